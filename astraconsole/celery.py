@@ -1,0 +1,36 @@
+"""The Celery app and the one table of periodic work. Every tick is a safety net: nothing depends on its rate."""
+
+import os
+
+from celery import Celery
+from django.conf import settings
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "astraconsole.settings")
+
+
+def broker_url(redis_url: str) -> str:
+    """Kombu's spelling of a Redis URL: a Unix socket is `redis+socket://…?virtual_host=N`, not `unix://…?db=N`."""
+    if redis_url.startswith("unix://"):
+        return redis_url.replace("unix://", "redis+socket://", 1).replace("?db=", "?virtual_host=")
+    return redis_url
+
+
+app = Celery("astraconsole")
+app.conf.update(
+    broker_url=broker_url(settings.REDIS_URL),
+    broker_connection_retry_on_startup=True,
+    task_ignore_result=True,
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
+    worker_prefetch_multiplier=1,
+    worker_hijack_root_logger=False,
+    task_serializer="json",
+    accept_content=["json"],
+    timezone="UTC",
+    imports=["runs.tasks", "machines.tasks"],
+)
+app.conf.beat_schedule = {
+    "tick every cluster's scheduler": {"task": "runs.tasks.tick_all", "schedule": settings.SCHEDULER_TICK_SECONDS},
+    "drain every cluster's inbox": {"task": "runs.tasks.apply_all_reports", "schedule": settings.SCHEDULER_TICK_SECONDS},
+    "expire machine leases": {"task": "runs.tasks.expire_leases", "schedule": settings.MACHINE_HEARTBEAT_SECONDS},
+}

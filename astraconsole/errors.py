@@ -1,0 +1,114 @@
+"""Every error that a caller may see: class → code → HTTP status. Codes are spelled here and nowhere else.
+
+    AstraError
+    ├── BadRequest 400          ValidationError, UnknownField, NameNotDnsSafe, MalformedBody, TaskLogUnavailable
+    ├── Unauthenticated 401
+    ├── Forbidden 403           PriorityNotAllowed
+    ├── NotFound 404
+    ├── Conflict 409            JobAlreadyExists, TaskNotPlaced, AlreadyEnded
+    ├── TooLarge 413
+    └── Unavailable 503         TaskLogTimeout 504
+"""
+
+from typing import TypedDict
+
+
+class Detail(TypedDict):
+    """One broken rule. `field` is a dotted path (`spec.task_template.image`), `rule` a sentence."""
+
+    field: str
+    rule: str
+
+
+class AstraError(Exception):
+    code = "INTERNAL"
+    status = 500
+
+    def __init__(self, message: str, detail: list[Detail] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.detail = detail or []
+
+    def as_dict(self) -> dict[str, object]:
+        """`{"code", "message", "detail"?}`: the one shape of an error, in the API and on the command line."""
+        body: dict[str, object] = {"code": self.code, "message": self.message}
+        if self.detail:
+            body["detail"] = self.detail
+        return body
+
+
+class BadRequest(AstraError):
+    code = "BAD_REQUEST"
+    status = 400
+
+
+class MalformedBody(BadRequest):
+    code = "MALFORMED_BODY"
+
+
+class ValidationError(BadRequest):
+    code = "VALIDATION_ERROR"
+
+
+class UnknownField(BadRequest):
+    code = "UNKNOWN_FIELD"
+
+
+class NameNotDnsSafe(BadRequest):
+    code = "NAME_NOT_DNS_SAFE"
+
+
+class TaskLogUnavailable(BadRequest):
+    code = "TASK_LOG_UNAVAILABLE"
+
+
+class Unauthenticated(AstraError):
+    code = "UNAUTHENTICATED"
+    status = 401
+
+
+class Forbidden(AstraError):
+    code = "FORBIDDEN"
+    status = 403
+
+
+class PriorityNotAllowed(Forbidden):
+    code = "PRIORITY_NOT_ALLOWED"
+
+
+class NotFound(AstraError):
+    code = "NOT_FOUND"
+    status = 404
+
+
+class MethodNotAllowed(AstraError):
+    code = "METHOD_NOT_ALLOWED"
+    status = 405
+
+
+class Conflict(AstraError):
+    code = "CONFLICT"
+    status = 409
+
+
+class JobAlreadyExists(Conflict):
+    code = "JOB_ALREADY_EXISTS"
+
+
+class TaskNotPlaced(Conflict):
+    code = "TASK_NOT_PLACED"
+
+
+class TooLarge(AstraError):
+    code = "TOO_LARGE"
+    status = 413
+
+
+class Unavailable(AstraError):
+    code = "UNAVAILABLE"
+    status = 503
+
+
+class TaskLogTimeout(AstraError):
+    code = "TASK_LOG_TIMEOUT"
+    status = 504

@@ -1,0 +1,114 @@
+"""Settings: read once from the environment; a bad value stops the start with its name. README lists every one."""
+
+from pathlib import Path
+
+import dj_database_url
+from environs import Env
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = Env()
+
+DEBUG = env.bool("DEBUG", False)
+SECRET_KEY = env.str("SECRET_KEY", "") or "insecure-only-for-checks-and-tests"
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", [])
+
+DATABASES = {
+    "default": {
+        **dj_database_url.parse(env.str("DATABASE_URL", "postgres:///astra"), conn_max_age=env.int("DB_CONN_MAX_AGE", 60)),
+        "CONN_HEALTH_CHECKS": True,
+    }
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+REDIS_URL = env.str("REDIS_URL", "redis://127.0.0.1:6379/0")  # redis://… or unix://:password@/path?db=0
+CHANNEL_LAYERS = {
+    "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}}
+}
+
+INSTALLED_APPS = [
+    "daphne",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.humanize",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "django_htmx",
+    "heroicons",
+    "astraconsole",
+    "astraconsole.tenancy",
+    "machines",
+    "runs",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+    "astraconsole.web.ErrorMiddleware",
+]
+ROOT_URLCONF = "astraconsole.urls"
+ASGI_APPLICATION = "astraconsole.asgi.application"
+AUTH_USER_MODEL = "tenancy.User"
+LOGIN_URL = "/sign-in"
+LOGIN_REDIRECT_URL = "/"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+            "builtins": ["heroicons.templatetags.heroicons"],
+        },
+    }
+]
+
+STATIC_URL = "/static/"
+STATIC_ROOT = Path(env.str("STATIC_ROOT", str(BASE_DIR / "staticfiles")))
+STATICFILES_DIRS = [BASE_DIR / "static"]
+WHITENOISE_USE_FINDERS = True  # nothing to collect before the first start
+TIME_ZONE = "UTC"
+USE_TZ = True
+LANGUAGE_CODE = "en-us"
+DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.bool("BEHIND_TLS_PROXY", False) else None
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("BEHIND_TLS_PROXY", False)
+SESSION_COOKIE_SAMESITE = "Lax"
+
+# Durations are seconds, sizes bytes.
+MACHINE_LEASE_SECONDS = env.float("MACHINE_LEASE_SECONDS", 30)
+MACHINE_HEARTBEAT_SECONDS = env.float("MACHINE_HEARTBEAT_SECONDS", 5)
+STOP_GRACE_SECONDS = env.float("STOP_GRACE_SECONDS", 30)
+RESTART_BACKOFF_SECONDS = env.float("RESTART_BACKOFF_SECONDS", 10)
+RESTART_BACKOFF_MAX_SECONDS = env.float("RESTART_BACKOFF_MAX_SECONDS", 300)
+RESTART_BUDGET = env.int("RESTART_BUDGET", 10)
+RESTART_RESET_SECONDS = env.float("RESTART_RESET_SECONDS", 600)
+LOG_FOLLOW_SECONDS = env.float("LOG_FOLLOW_SECONDS", 4)
+LOG_KEEP_BYTES = env.int("LOG_KEEP_BYTES", 1024**3)
+CALL_TIMEOUT_SECONDS = env.float("CALL_TIMEOUT_SECONDS", 10)
+SCHEDULER_TICK_SECONDS = env.float("SCHEDULER_TICK_SECONDS", 5)
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", "INFO")},
+    "loggers": {"django.request": {"level": "ERROR"}, "daphne": {"level": "WARNING"}, "django.channels.server": {"level": "WARNING"}},
+}

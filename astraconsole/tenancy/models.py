@@ -1,0 +1,58 @@
+"""Who works where: people, organisations, workspaces, memberships, API tokens."""
+
+from django.contrib.auth.models import AbstractUser
+from django.db import models
+
+
+class User(AbstractUser):
+    """A person. Our own class from the first migration, since it cannot be swapped in later."""
+
+
+class Organisation(models.Model):
+    slug = models.SlugField(max_length=40, unique=True)
+    name = models.CharField(max_length=100)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Workspace(models.Model):
+    organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="workspaces")
+    slug = models.SlugField(max_length=40)
+    name = models.CharField(max_length=100)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["organisation", "slug"], name="workspace_slug_unique")]
+
+    def __str__(self) -> str:
+        return f"{self.organisation.slug}/{self.slug}"
+
+
+class Role(models.TextChoices):
+    VIEWER = "viewer"
+    EDITOR = "editor"
+    ADMIN = "admin"
+
+
+class Membership(models.Model):
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=10, choices=Role.choices)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "workspace"], name="membership_unique")]
+
+
+class ApiToken(models.Model):
+    """A bearer token of a person. Shown once; only its SHA-256 is kept (a token is 32 random bytes, so no salt)."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="api_tokens")
+    name = models.CharField(max_length=100)
+    prefix = models.CharField(max_length=16)  # what lists show to tell tokens apart
+    digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)

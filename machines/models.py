@@ -1,0 +1,127 @@
+"""Clusters, the workspaces' share of them, machines and their GPUs. Columns and constraints only."""
+
+import uuid
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+
+from astraconsole.tenancy.models import Organisation, User, Workspace
+
+
+class Cluster(models.Model):
+    organisation = models.ForeignKey(Organisation, on_delete=models.PROTECT, related_name="clusters")
+    slug = models.SlugField(max_length=40)
+    uid = models.UUIDField(default=uuid.uuid4, unique=True)  # the identity that agents hold the console to
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["organisation", "slug"], name="cluster_slug_unique")]
+
+    def __str__(self) -> str:
+        return self.slug
+
+
+class Namespace(models.Model):
+    """A workspace on a cluster. A null quota is no limit; no pools means every pool."""
+
+    workspace = models.ForeignKey(Workspace, on_delete=models.PROTECT, related_name="namespaces")
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="namespaces")
+    quota_gpus = models.PositiveIntegerField(null=True, blank=True)
+    quota_cpu_milli = models.PositiveBigIntegerField(null=True, blank=True)
+    quota_memory_bytes = models.PositiveBigIntegerField(null=True, blank=True)
+    quota_runs = models.PositiveIntegerField(null=True, blank=True)
+    weight = models.FloatField(default=1)
+    max_priority = models.IntegerField(default=0)
+    pools = ArrayField(models.CharField(max_length=63), default=list, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["workspace", "cluster"], name="namespace_unique"),
+            models.CheckConstraint(condition=models.Q(weight__gt=0), name="namespace_weight_positive"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.workspace} on {self.cluster}"
+
+
+class MachineState(models.TextChoices):
+    JOINING = "Joining"  # its token exists, it has not yet said hello
+    READY = "Ready"
+    LOST = "Lost"
+    STOPPING = "Stopping"  # the console that owns it is being stopped; takes no work
+    REMOVED = "Removed"
+
+
+class Machine(models.Model):
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="machines")
+    uid = models.UUIDField(default=uuid.uuid4, unique=True)
+    name = models.CharField(max_length=63)
+    state = models.CharField(max_length=10, choices=MachineState.choices, default=MachineState.JOINING)
+    state_reason = models.CharField(max_length=300, blank=True)
+    cordoned_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    cordoned_at = models.DateTimeField(null=True, blank=True)  # not null: takes no new work
+    cordon_reason = models.CharField(max_length=300, blank=True)
+    token_digest = models.CharField(max_length=64, unique=True)
+
+    labels = models.JSONField(default=dict, blank=True)  # {"pool": "train"}
+    cpu_milli = models.PositiveBigIntegerField(default=0)
+    memory_bytes = models.PositiveBigIntegerField(default=0)
+    runtime = models.CharField(max_length=20, blank=True)  # docker | process | simulated
+    hostname = models.CharField(max_length=253, blank=True)
+    agent_version = models.CharField(max_length=40, blank=True)
+    boot_id = models.CharField(max_length=64, blank=True)
+    stop_grace_seconds = models.FloatField(default=30)
+
+    revision = models.PositiveBigIntegerField(default=0)  # bumped in the transaction that changes its assignments
+    applied_revision = models.PositiveBigIntegerField(default=0)
+    connection = models.CharField(max_length=100, blank=True)  # the newest connection's id; older ones are ignored
+    connected_at = models.DateTimeField(null=True, blank=True)
+    last_seen_at = models.DateTimeField(null=True, blank=True)  # the console's clock
+    clock_skew_seconds = models.FloatField(null=True, blank=True)  # machine's clock minus the console's
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cluster", "name"], condition=~models.Q(state="Removed"), name="machine_name_unique"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Gpu(models.Model):
+    machine = models.ForeignKey(Machine, on_delete=models.CASCADE, related_name="gpus")
+    index = models.PositiveSmallIntegerField()
+    uuid = models.CharField(max_length=64)
+    model = models.CharField(max_length=100)
+    memory_bytes = models.PositiveBigIntegerField()
+    healthy = models.BooleanField(default=True)
+    health_reason = models.CharField(max_length=200, blank=True)
+    simulated = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["machine", "index"], name="gpu_index_unique")]
+
+
+class JoinToken(models.Model):
+    """Lets one machine join a cluster, once. Only its SHA-256 is kept."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="join_tokens")
+    digest = models.CharField(max_length=64, unique=True)
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField(auto_now_add=True)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True)
+    machine = models.ForeignKey(Machine, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+
+
+class Liveness(models.Model):
+    """When a process of the console was last alive: a lease expires only if a daphne and the lease check both were,
+    for its whole length."""
+
+    process = models.CharField(max_length=100, unique=True)  # "daphne:<host>:<pid>", "leases"
+    kind = models.CharField(max_length=10)  # daphne | leases
+    since = models.DateTimeField()
+    seen_at = models.DateTimeField()

@@ -1,0 +1,250 @@
+"""Every message between an agent and the console: typed, versioned, MessagePack. Pure; imported by both sides.
+
+The agent opens a websocket to `/agent/v1` with `Authorization: Bearer <machine token>` and sends `Hello`. Each binary
+frame is one message. `docs/agent-protocol.md` tells the conversation. Lost messages heal by themselves: assignments are
+always the full set, and reports are repeated until acknowledged.
+"""
+
+from enum import StrEnum
+from typing import TypeAlias
+
+import msgspec
+
+VERSION = 1
+
+
+class Phase(StrEnum):
+    """How far an attempt is, on its machine. Ended is final; Forgotten means container, log and folder are gone."""
+
+    PREPARING = "Preparing"
+    PULLING = "Pulling"
+    STARTING = "Starting"
+    RUNNING = "Running"
+    ENDED = "Ended"
+    FORGOTTEN = "Forgotten"
+
+
+class EndReason(StrEnum):
+    """Why an attempt ended, as the machine saw it."""
+
+    EXITED = "Exited"  # by itself; exit_code says how, null: it could not be observed
+    STOPPED = "Stopped"  # because the console no longer wanted it
+    OOM_KILLED = "OOMKilled"
+    TIME_LIMIT = "TimeLimit"
+    IMAGE_PULL = "ErrImagePull"  # message: the engine's own words
+    IMAGE_MISSING = "ImageMissing"  # pull policy None and no such image
+    START_FAILED = "StartFailed"  # message: why the engine or the kernel would not start it
+    MACHINE_REBOOTED = "MachineRebooted"
+    REFUSED = "Refused"  # this machine's runtime cannot run such an order; message says what
+
+
+class Gpu(msgspec.Struct, frozen=True):
+    index: int
+    uuid: str
+    model: str
+    memory_bytes: int
+    healthy: bool = True
+    health_reason: str = ""
+    simulated: bool = False
+
+
+class Inventory(msgspec.Struct, frozen=True):
+    """What the machine declares. cpu_milli: thousandths of a core."""
+
+    hostname: str
+    runtime: str  # docker | process | simulated
+    cpu_milli: int
+    memory_bytes: int
+    gpus: list[Gpu] = []
+    labels: dict[str, str] = {}
+
+
+# ---- console → agent -------------------------------------------------------------------------------------------------
+
+
+class Order(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One attempt to run: all the machine needs. argv and environment travel as they are, never as a shell string."""
+
+    attempt: str  # uid, 32 hexadecimal digits: the fencing token
+    worker: str  # uid
+    run: str  # uid
+    worker_name: str
+    run_name: str
+    number: int  # of the attempt, from 1
+    image: str
+    command: str | None = None  # replaces the image's ENTRYPOINT and CMD
+    args: list[str] = []
+    env: dict[str, str] = {}  # injected and the run's own, already merged
+    working_dir: str | None = None
+    user: str | None = None
+    pull_policy: str = "IfNotPresent"
+    cpu_milli: int = 0  # 0: no limit (node_fraction)
+    memory_bytes: int = 0  # 0: no limit
+    cpu_burst: bool = False
+    shm_bytes: int | None = None
+    gpu_indexes: list[int] = []
+    time_limit_seconds: float | None = None
+    stop_grace_seconds: float = 30
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
+    """The answer to Hello. An agent that was joined to another `console` closes the connection."""
+
+    console: str  # the cluster's uid
+    machine: str  # the machine's name
+    heartbeat_seconds: float
+    resend_seconds: float
+    log_keep_bytes: int
+
+
+class Assignments(msgspec.Struct, frozen=True, tag="assignments"):
+    """The full set. Start what is missing, stop what runs and is not listed, remove all traces of what is to be
+    forgotten. A lower revision on the same connection is ignored."""
+
+    revision: int
+    orders: list[Order]
+    forget: list[str] = []  # attempt uids
+
+
+class Acknowledge(msgspec.Struct, frozen=True, tag="ack"):
+    """These reports are in the database. Sent only after the commit."""
+
+    items: list[tuple[str, int]]  # (attempt uid, seq)
+
+
+class ReadLog(msgspec.Struct, frozen=True, tag="read_log"):
+    """Bytes of an attempt's output. `start` < 0 counts from the end."""
+
+    attempt: str
+    start: int
+    limit: int
+
+
+class TailLog(msgspec.Struct, frozen=True, tag="tail_log"):
+    """The end of an attempt's output: at most `lines` lines and `limit` bytes, from a line's start where one fits."""
+
+    attempt: str
+    lines: int
+    limit: int
+
+
+Request: TypeAlias = ReadLog | TailLog
+
+
+class Call(msgspec.Struct, frozen=True, tag="call"):
+    id: str
+    request: Request
+    deadline_seconds: float
+
+
+ToAgent: TypeAlias = Welcome | Assignments | Acknowledge | Call
+
+
+# ---- agent → console -------------------------------------------------------------------------------------------------
+
+
+class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    version: int
+    agent_version: str
+    boot_id: str
+    wall_clock: float  # Unix seconds on the machine
+    inventory: Inventory
+    stop_grace_seconds: float
+    attempts: list[str] = []  # uids the machine knows and has not forgotten
+
+
+class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
+    applied_revision: int
+    wall_clock: float
+
+
+class PhaseAge(msgspec.Struct, frozen=True, array_like=True):
+    phase: Phase
+    seconds_ago: float  # when the report was sent, on the machine's monotonic clock
+
+
+class Report(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An attempt's whole status so far: a later one replaces earlier ones. `phases` in order, each once."""
+
+    attempt: str
+    seq: int  # counts up with each change of this attempt
+    phases: list[PhaseAge]
+    exit_code: int | None = None  # 128 + signal when killed by one; null: unknown
+    end_reason: EndReason | None = None  # set with Phase.ENDED
+    message: str = ""
+    log_tail: str = ""  # of an end that is no success: last 50 lines, at most 16 KiB, cut on a character edge
+    image_digest: str = ""
+    pull_progress: str = ""  # "61 %"
+    process_oom_kills: int = 0  # children killed for memory while the main process lived
+
+
+class Reports(msgspec.Struct, frozen=True, tag="reports"):
+    items: list[Report]
+
+
+class LogChunk(msgspec.Struct, frozen=True, tag="log_chunk"):
+    """`data` begins at `start` (later than asked where the oldest bytes were dropped: the difference is a gap).
+    `ended`: nothing will follow `next`. `archived`: its container no longer exists."""
+
+    start: int
+    data: bytes
+    next: int
+    ended: bool
+    archived: bool = False
+
+
+class Failure(msgspec.Struct, frozen=True, tag="failure"):
+    code: str  # not_found | deadline | internal
+    message: str
+
+
+Answer: TypeAlias = LogChunk | Failure
+
+
+class Reply(msgspec.Struct, frozen=True, tag="reply"):
+    call: str
+    answer: Answer
+
+
+FromAgent: TypeAlias = Hello | Heartbeat | Reports | Reply
+
+_encoder = msgspec.msgpack.Encoder()
+_to_agent = msgspec.msgpack.Decoder(ToAgent)
+_from_agent = msgspec.msgpack.Decoder(FromAgent)
+_report = msgspec.msgpack.Decoder(Report)
+
+
+def encode(message: ToAgent | FromAgent | Report) -> bytes:
+    return _encoder.encode(message)
+
+
+def decode_to_agent(frame: bytes) -> ToAgent:
+    """Raises msgspec.DecodeError (msgspec.ValidationError for a wrong shape)."""
+    return _to_agent.decode(frame)
+
+
+def decode_from_agent(frame: bytes) -> FromAgent:
+    """Raises msgspec.DecodeError (msgspec.ValidationError for a wrong shape)."""
+    return _from_agent.decode(frame)
+
+
+def decode_report(data: bytes) -> Report:
+    """One report as the inbox holds it. Raises msgspec.DecodeError."""
+    return _report.decode(data)
+
+
+# ---- joining: plain HTTP, before there is a machine token --------------------------------------------------------------
+
+
+class JoinRequest(msgspec.Struct, frozen=True):
+    """POST /agent/v1/join as JSON, with the one-time token as bearer."""
+
+    name: str
+    hostname: str
+    agent_version: str
+
+
+class JoinAnswer(msgspec.Struct, frozen=True):
+    machine: str
+    token: str  # the machine token; the agent keeps it, mode 600
+    console: str

@@ -1,0 +1,148 @@
+"""Runs, their workers, each placement of a worker (attempt), and the record of every move. Columns only."""
+
+import uuid
+
+from django.contrib.postgres.fields import ArrayField
+from django.db import models
+from django.db.models import Q
+
+from astraconsole.tenancy.models import User
+from machines.models import Machine, Namespace
+from runs.state_machine import RunState, WorkerState
+
+
+def choices(states: type[RunState] | type[WorkerState]) -> list[tuple[str, str]]:
+    return [(state.value, state.value) for state in states]
+
+
+class Run(models.Model):
+    uid = models.UUIDField(default=uuid.uuid4, unique=True)
+    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="runs")
+    name = models.CharField(max_length=57)
+    labels = models.JSONField(default=dict)
+    spec = models.JSONField()  # what was submitted, normalised; see runs.spec
+    spec_version = models.PositiveSmallIntegerField(default=1)
+    priority = models.IntegerField(default=0)
+    gpus = models.PositiveIntegerField(default=0)  # asked in all
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField()
+
+    state = models.CharField(max_length=12, choices=choices(RunState), default=RunState.PENDING)
+    reason = models.TextField(default="Run created")  # the API's reason; the console's sentence is derived on reading
+    queued_at = models.DateTimeField()  # what orders equals; set at submit, kept over requeues
+    started_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    deleted_at = models.DateTimeField(null=True, blank=True)
+    restarts = models.PositiveIntegerField(default=0)
+    preemptions = models.PositiveIntegerField(default=0)
+    # Why it waits: a code of runs.scheduling.explain and its numbers; the sentence is made on reading.
+    pending_code = models.CharField(max_length=40, blank=True)
+    pending_numbers = models.JSONField(default=dict)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["namespace", "name"], condition=Q(deleted_at=None), name="run_name_unique"),
+        ]
+        indexes = [
+            models.Index(fields=["namespace", "-created_at", "-id"], name="run_list"),
+            models.Index(
+                fields=["namespace", "state"],
+                condition=Q(deleted_at=None) & ~Q(state__in=["Completed", "Failed", "Cancelled"]),
+                name="run_active",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Worker(models.Model):
+    """One process tree of a run. `stem` (`<run>` or `<run>-<group>`) and `rank` make its name."""
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True)
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="workers")
+    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="+")  # the run's, for its name's sake
+    deleted = models.BooleanField(default=False)  # the run's, likewise
+    name = models.CharField(max_length=63)
+    group = models.CharField(max_length=57, blank=True)
+    rank = models.PositiveIntegerField()  # within the run: RANK; array index for arrays
+    cpu_milli = models.PositiveBigIntegerField(default=0)
+    memory_bytes = models.PositiveBigIntegerField(default=0)
+    node_fraction = models.FloatField(null=True, blank=True)
+    gpus = models.PositiveIntegerField(default=0)
+
+    state = models.CharField(max_length=12, choices=choices(WorkerState), default=WorkerState.PENDING)
+    reason = models.TextField(default="Run created")
+    changed_at = models.DateTimeField()
+    attempt_number = models.PositiveIntegerField(default=0)  # of the newest attempt; 0 before the first
+    restarts = models.PositiveIntegerField(default=0)
+    failures_in_row = models.PositiveIntegerField(default=0)  # what the retry budget counts
+    restart_at = models.DateTimeField(null=True, blank=True)
+    stop_requested_at = models.DateTimeField(null=True, blank=True)
+    stop_reason = models.TextField(blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    last_failure = models.JSONField(null=True, blank=True)  # {reason, failed_at, exit_code, log_tail}
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["namespace", "name"], condition=Q(deleted=False), name="worker_name_unique"),
+            models.UniqueConstraint(fields=["run", "rank"], name="worker_rank_unique"),
+        ]
+        indexes = [
+            models.Index(fields=["restart_at"], condition=Q(state="Restarting"), name="worker_restarting"),
+            models.Index(fields=["run"], condition=Q(state="Pending"), name="worker_pending"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Attempt(models.Model):
+    """One placement of a worker on a machine. Its uid is the fencing token of every report.
+
+    It holds its room on the machine from placement until `released_at`: when the machine has said that the process is
+    really gone. `superseded_at` says that its reports no longer move the worker (lost machine, requeue, deletion).
+    """
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True)
+    worker = models.ForeignKey(Worker, on_delete=models.CASCADE, related_name="attempts")
+    machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="attempts")
+    number = models.PositiveIntegerField()
+    cpu_milli = models.PositiveBigIntegerField()
+    memory_bytes = models.PositiveBigIntegerField()
+    gpu_indexes = ArrayField(models.PositiveSmallIntegerField(), default=list)
+    wanted = models.BooleanField(default=True)  # false: the machine is to stop it
+    placed_at = models.DateTimeField()
+    running_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    superseded_at = models.DateTimeField(null=True, blank=True)
+    released_at = models.DateTimeField(null=True, blank=True)
+    forget = models.BooleanField(default=False)  # the machine is to remove its container, log and folder
+    forgotten_at = models.DateTimeField(null=True, blank=True)
+    report_seq = models.PositiveIntegerField(default=0)  # newest report applied
+    exit_code = models.IntegerField(null=True, blank=True)
+    end_reason = models.CharField(max_length=40, blank=True)  # machines.protocol.EndReason
+    image_digest = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["worker", "number"], name="attempt_number_unique")]
+        indexes = [
+            models.Index(fields=["machine"], condition=Q(released_at=None), name="attempt_live"),
+            models.Index(fields=["machine"], condition=Q(forget=True, forgotten_at=None), name="attempt_to_forget"),
+            models.Index(fields=["worker", "-number"], name="attempt_newest"),
+        ]
+
+
+class Transition(models.Model):
+    """One move of a run (worker null) or of a worker: what it became, why, when, and who or what did it."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="transitions")
+    worker = models.ForeignKey(Worker, null=True, on_delete=models.CASCADE, related_name="transitions")
+    attempt_number = models.PositiveIntegerField(null=True)
+    state = models.CharField(max_length=12)
+    reason = models.TextField()
+    actor = models.CharField(max_length=150)  # a user name, "scheduler", "machine <name>", "console"
+    at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["run", "id"], name="transition_run"), models.Index(fields=["worker", "id"], name="transition_worker")]
