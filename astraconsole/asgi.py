@@ -2,9 +2,29 @@
 
 import os
 
-from channels.routing import ProtocolTypeRouter
+from channels.auth import AuthMiddlewareStack
+from channels.routing import ProtocolTypeRouter, URLRouter
+from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
+from django.urls import path
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "astraconsole.settings")
+http = get_asgi_application()  # sets Django up: what needs its apps is imported below
 
-application = ProtocolTypeRouter({"http": get_asgi_application()})
+from machines.consumers import AgentConsumer  # noqa: E402
+from runs.consumers.logs import LogConsumer  # noqa: E402
+from runs.consumers.pages import RunConsumer, RunsConsumer, WorkerConsumer  # noqa: E402
+
+pages = [
+    path("ws/o/<slug:org>/w/<slug:ws>/runs", RunsConsumer.as_asgi()),
+    path("ws/o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<str:name>", RunConsumer.as_asgi()),
+    path("ws/o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<str:name>", WorkerConsumer.as_asgi()),
+    path("ws/o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<str:name>/log", LogConsumer.as_asgi()),
+]
+websocket = URLRouter(
+    [
+        path("agent/v1", AgentConsumer.as_asgi()),
+        path("", AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(pages)))),
+    ]
+)
+application = ProtocolTypeRouter({"http": http, "websocket": websocket})

@@ -105,6 +105,18 @@ class Gpu(models.Model):
         constraints = [models.UniqueConstraint(fields=["machine", "index"], name="gpu_index_unique")]
 
 
+class Assignment(models.Model):
+    """What a machine is to do about one attempt: run it, or remove all traces of it. No row: stop it, keep its log.
+
+    The rows of a machine are the full set that it is sent. `runs` writes them through `machines.dispatch`; the order is
+    kept encoded (`machines.protocol.Order`), so that sending a set costs one query and no decoding.
+    """
+
+    attempt = models.UUIDField(primary_key=True)
+    machine = models.ForeignKey(Machine, on_delete=models.CASCADE, related_name="assignments")
+    order = models.BinaryField(null=True)  # null: forget it
+
+
 class JoinToken(models.Model):
     """Lets one machine join a cluster, once. Only its SHA-256 is kept."""
 

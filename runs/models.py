@@ -102,6 +102,7 @@ class Attempt(models.Model):
 
     It holds its room on the machine from placement until `released_at`: when the machine has said that the process is
     really gone. `superseded_at` says that its reports no longer move the worker (lost machine, requeue, deletion).
+    What the machine is told to do about it is a `machines.Assignment`.
     """
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True)
@@ -111,14 +112,11 @@ class Attempt(models.Model):
     cpu_milli = models.PositiveBigIntegerField()
     memory_bytes = models.PositiveBigIntegerField()
     gpu_indexes = ArrayField(models.PositiveSmallIntegerField(), default=list)
-    wanted = models.BooleanField(default=True)  # false: the machine is to stop it
     placed_at = models.DateTimeField()
     running_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     superseded_at = models.DateTimeField(null=True, blank=True)
     released_at = models.DateTimeField(null=True, blank=True)
-    forget = models.BooleanField(default=False)  # the machine is to remove its container, log and folder
-    forgotten_at = models.DateTimeField(null=True, blank=True)
     report_seq = models.PositiveIntegerField(default=0)  # newest report applied
     exit_code = models.IntegerField(null=True, blank=True)
     end_reason = models.CharField(max_length=40, blank=True)  # machines.protocol.EndReason
@@ -128,7 +126,6 @@ class Attempt(models.Model):
         constraints = [models.UniqueConstraint(fields=["worker", "number"], name="attempt_number_unique")]
         indexes = [
             models.Index(fields=["machine"], condition=Q(released_at=None), name="attempt_live"),
-            models.Index(fields=["machine"], condition=Q(forget=True, forgotten_at=None), name="attempt_to_forget"),
             models.Index(fields=["worker", "-number"], name="attempt_newest"),
         ]
 

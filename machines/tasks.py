@@ -1,0 +1,1 @@
+"""Celery tasks of machines: arguments are ids; each loads, calls a service, returns; safe to run twice."""
