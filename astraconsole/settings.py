@@ -80,7 +80,7 @@ TEMPLATES = [
 ]
 
 STATIC_URL = "/static/"
-STATIC_ROOT = Path(env.str("STATIC_ROOT", str(BASE_DIR / "staticfiles")))
+STATIC_ROOT = env.str("STATIC_ROOT", None)  # where `collectstatic` put them, when a front server is to serve them
 STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True  # nothing to collect before the first start
 TIME_ZONE = "UTC"
