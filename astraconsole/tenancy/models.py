@@ -3,6 +3,8 @@
 from django.contrib.auth.models import AbstractUser
 from django.db import models
 
+from astraconsole.tenancy.permissions import Role
+
 
 class User(AbstractUser):
     """A person. Our own class from the first migration, since it cannot be swapped in later."""
@@ -30,16 +32,10 @@ class Workspace(models.Model):
         return f"{self.organisation.slug}/{self.slug}"
 
 
-class Role(models.TextChoices):
-    VIEWER = "viewer"
-    EDITOR = "editor"
-    ADMIN = "admin"
-
-
 class Membership(models.Model):
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
     workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="memberships")
-    role = models.CharField(max_length=10, choices=Role.choices)
+    role = models.CharField(max_length=10, choices=[(role.value, role.value.capitalize()) for role in Role])
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:
@@ -53,6 +49,6 @@ class ApiToken(models.Model):
     name = models.CharField(max_length=100)
     prefix = models.CharField(max_length=16)  # what lists show to tell tokens apart
     digest = models.CharField(max_length=64, unique=True)
-    created_at = models.DateTimeField(auto_now_add=True)
+    created_at = models.DateTimeField()
     last_used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)

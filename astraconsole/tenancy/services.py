@@ -1,0 +1,122 @@
+"""Changes of tenancy: API tokens and memberships."""
+
+import hashlib
+import secrets
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.db.models import Q
+from django.utils import timezone
+
+from astraconsole.errors import Conflict, NotFound, Unauthenticated, ValidationError
+from astraconsole.tenancy.models import ApiToken, Membership, User, Workspace
+from astraconsole.tenancy.permissions import Action, Role
+from astraconsole.tenancy.queries import Access
+
+TOKEN_PREFIX = "astra_"
+TOKEN_NAME_LENGTH = 100
+LAST_USED_PRECISION = timedelta(minutes=1)
+
+
+def create_token(user: User, name: str, now: datetime) -> tuple[ApiToken, str]:
+    """The token's row, and its secret: shown once, kept nowhere. Raises ValidationError."""
+    name = name.strip()
+    if not 1 <= len(name) <= TOKEN_NAME_LENGTH or "\0" in name:
+        rule = f"must have 1 to {TOKEN_NAME_LENGTH} characters"
+        raise ValidationError(f"name {rule}", [{"field": "name", "rule": rule}])
+    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    shown = secret[: len(TOKEN_PREFIX) + 6]
+    token = ApiToken.objects.create(user=user, name=name, prefix=shown, digest=_digest(secret), created_at=now)
+    return token, secret
+
+
+def revoke_token(user: User, token_id: int, now: datetime) -> None:
+    """At once; revoking again changes nothing. Raises NotFound when the person has no such token."""
+    if not user.api_tokens.filter(pk=token_id).exists():
+        raise NotFound("there is no such token")
+    user.api_tokens.filter(pk=token_id, revoked_at=None).update(revoked_at=now)
+
+
+def authenticate_token(header: str | None) -> User:
+    """The person of an `Authorization: Bearer <token>` header's value, by one query. Raises Unauthenticated."""
+    scheme, _, secret = (header or "").partition(" ")
+    if scheme.lower() != "bearer" or not secret.strip():
+        raise Unauthenticated("send an API token: Authorization: Bearer <token>")
+    token = (
+        ApiToken.objects.select_related("user")
+        .filter(digest=_digest(secret.strip()), revoked_at=None, user__is_active=True)
+        .first()
+    )
+    if token is None:
+        raise Unauthenticated("this API token is unknown or was revoked")
+    _note_use(token, timezone.now())
+    return token.user
+
+
+def _note_use(token: ApiToken, now: datetime) -> None:
+    """To the minute: a busy token costs one write a minute."""
+    before = now - LAST_USED_PRECISION
+    if token.last_used_at is None or token.last_used_at < before:
+        stale = Q(last_used_at=None) | Q(last_used_at__lt=before)
+        ApiToken.objects.filter(stale, pk=token.pk).update(last_used_at=now)
+
+
+def _digest(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+@transaction.atomic
+def add_member(access: Access, who: str, role: Role) -> Membership:
+    """`who`: a user name or an e-mail address. Raises Forbidden, ValidationError, Conflict."""
+    access.require(Action.MANAGE)
+    user = _find_user(who.strip())
+    membership, created = Membership.objects.get_or_create(
+        user=user, workspace=access.workspace, defaults={"role": role}
+    )
+    if not created:
+        raise Conflict(f"{user.username} is a member already")
+    return membership
+
+
+def _find_user(who: str) -> User:
+    found = [] if "\0" in who else list(User.objects.filter(is_active=True, username=who))
+    if not found and who and "\0" not in who:
+        found = list(User.objects.filter(is_active=True, email__iexact=who)[:2])
+    if len(found) == 1:
+        return found[0]
+    rule = "several people have this address: give the user name" if found else "no user has this name or address"
+    raise ValidationError(rule, [{"field": "who", "rule": rule}])
+
+
+@transaction.atomic
+def change_role(access: Access, membership_id: int, role: Role) -> None:
+    """Raises Forbidden, NotFound; Conflict when the workspace would be left without an admin."""
+    membership = _locked_member(access, membership_id)
+    if role != Role.ADMIN:
+        _require_another_admin(membership)
+    membership.role = role
+    membership.save(update_fields=["role"])
+
+
+@transaction.atomic
+def remove_member(access: Access, membership_id: int) -> None:
+    """Raises Forbidden, NotFound; Conflict when the workspace would be left without an admin."""
+    membership = _locked_member(access, membership_id)
+    _require_another_admin(membership)
+    membership.delete()
+
+
+def _locked_member(access: Access, membership_id: int) -> Membership:
+    """Under the workspace's lock, so that two admins cannot each remove the other."""
+    access.require(Action.MANAGE)
+    Workspace.objects.select_for_update().get(pk=access.workspace.pk)
+    membership = access.workspace.memberships.filter(pk=membership_id).first()
+    if membership is None:
+        raise NotFound("there is no such member")
+    return membership
+
+
+def _require_another_admin(membership: Membership) -> None:
+    others = Membership.objects.filter(workspace_id=membership.workspace_id, role=Role.ADMIN).exclude(pk=membership.pk)
+    if membership.role == Role.ADMIN and not others.exists():
+        raise Conflict("a workspace needs an admin: make somebody else admin first")
