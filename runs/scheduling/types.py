@@ -1,0 +1,203 @@
+"""What the scheduler decides about, and what it decides. Pure, frozen values; the vocabulary is in README.md.
+
+Units everywhere: cores in thousandths (`cpu_milli`), memory in bytes, times in seconds (points in time: Unix seconds).
+They are msgspec structs: a snapshot of 10,000 runs is made, compared, dumped and read back in milliseconds.
+"""
+
+from typing import TypeAlias
+
+import msgspec
+
+Numbers: TypeAlias = dict[str, int | float | str | list[str]]
+
+
+class Constraints(msgspec.Struct, frozen=True):
+    """Which machines and GPUs may be used. Empty: any. `pools`: any of these; `namespace_pools`: also any of these."""
+
+    pools: tuple[str, ...] = ()
+    namespace_pools: tuple[str, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()  # all of these
+    names: tuple[str, ...] = ()  # any of these
+    gpu_models: tuple[str, ...] = ()  # any of these
+    gpu_min_memory_bytes: int = 0
+
+
+ANYWHERE = Constraints()
+
+
+class Ask(msgspec.Struct, frozen=True):
+    """What one worker needs of one machine. With `node_fraction`, cores and memory are that share of the machine."""
+
+    gpus: int = 0
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    node_fraction: float | None = None
+    constraints: Constraints = ANYWHERE
+
+
+class WorkerShape(msgspec.Struct, frozen=True):
+    """One worker as planned: what its row is made of. `rank` counts through the whole run."""
+
+    name: str
+    group: str  # "" outside worker_groups
+    rank: int
+    gpus: int
+    cpu_milli: int  # 0 with node_fraction
+    memory_bytes: int  # 0 with node_fraction
+    node_fraction: float | None = None
+
+
+class SplitAsk(msgspec.Struct, frozen=True):
+    """A GPU total that the scheduler splits itself: over the fewest equal workers that eligible machines can hold.
+    Cores and memory are per worker, plus per GPU."""
+
+    gpus: int
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    cpu_milli_per_gpu: int = 0
+    memory_bytes_per_gpu: int = 0
+    node_fraction: float | None = None
+    constraints: Constraints = ANYWHERE
+
+
+class GpuView(msgspec.Struct, frozen=True):
+    index: int
+    model: str
+    memory_bytes: int
+    healthy: bool = True
+
+
+class MachineView(msgspec.Struct, frozen=True):
+    """A machine and all it has; what is in use are the snapshot's holds."""
+
+    id: int
+    name: str
+    cpu_milli: int
+    memory_bytes: int
+    gpus: tuple[GpuView, ...] = ()
+    labels: tuple[tuple[str, str], ...] = ()
+    ready: bool = True
+    cordoned: bool = False
+
+    @property
+    def pool(self) -> str:
+        return dict(self.labels).get("pool", "")
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Room that one live attempt holds on a machine, until the machine says that it is gone.
+
+    `ends_by`: the latest end by its time limit; None: no limit. `stopping`: its end has been asked for.
+    """
+
+    run_id: int
+    namespace_id: int
+    machine_id: int
+    cpu_milli: int
+    memory_bytes: int
+    gpu_indexes: tuple[int, ...] = ()
+    priority: int = 0
+    started_at: float = 0
+    ends_by: float | None = None
+    stopping: bool = False
+
+
+class NamespaceView(msgspec.Struct, frozen=True):
+    """A workspace's share of the cluster. A quota of None is no limit."""
+
+    id: int
+    weight: float = 1
+    quota_gpus: int | None = None
+    quota_cpu_milli: int | None = None
+    quota_memory_bytes: int | None = None
+    quota_runs: int | None = None
+
+
+class Refusal(msgspec.Struct, frozen=True):
+    """Why something was not placed: a code of `explain` and its numbers. This, not the sentence, is what is stored."""
+
+    code: str
+    numbers: Numbers = {}
+
+
+class WaitingWorker(msgspec.Struct, frozen=True):
+    id: int
+    ask: Ask
+
+
+class WaitingRun(msgspec.Struct, frozen=True):
+    """A run with workers that wait for a machine, or whose workers cannot be planned yet.
+
+    workers: in rank order; a very long array shows only its first ones.
+    placed: how many of its workers are on machines now (what `parallelism` counts).
+    split: set while nothing of the run has started and its workers follow from the machines; `planned`: how many
+    workers it has by the last planning (0: it could not be planned).
+    stored: the refusal that its row holds.
+    """
+
+    id: int
+    namespace_id: int
+    queued_at: float
+    workers: tuple[WaitingWorker, ...] = ()
+    priority: int = 0
+    gang: bool = False
+    distinct_machines: bool = False
+    parallelism: int | None = None
+    placed: int = 0
+    time_limit: float | None = None
+    split: SplitAsk | None = None
+    planned: int = 0
+    stored: Refusal | None = None
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """One cluster at one moment: all that a plan depends on, but the time."""
+
+    machines: tuple[MachineView, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    namespaces: tuple[NamespaceView, ...] = ()
+    waiting: tuple[WaitingRun, ...] = ()
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """A worker goes to a machine, with these GPUs and this room (a node fraction already resolved)."""
+
+    worker_id: int
+    machine_id: int
+    gpu_indexes: tuple[int, ...]
+    cpu_milli: int
+    memory_bytes: int
+    run_id: int
+    namespace_id: int
+
+
+class Preemption(msgspec.Struct, frozen=True):
+    """A whole run gives its room to a run of strictly higher priority."""
+
+    run_id: int
+    by_run_id: int
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """Room kept for the first run that must wait. `starts_by`: when all that runs has used its time limit."""
+
+    run_id: int
+    starts_by: float
+    machine_ids: tuple[int, ...]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """Proposals; `apply` re-checks each and drops stale ones, which simply wait for the next pass.
+
+    refusals: why each waiting run waits (run id → refusal). changed: those that differ from what is stored.
+    splits: runs to be planned anew, as this many workers (run id → count).
+    more: the pass stopped at its bound; another should follow at once.
+    """
+
+    placements: tuple[Placement, ...] = ()
+    refusals: dict[int, Refusal] = {}
+    changed: tuple[int, ...] = ()
+    splits: dict[int, int] = {}
+    preemptions: tuple[Preemption, ...] = ()
+    reservation: Reservation | None = None
+    more: bool = False
