@@ -1,1 +1,52 @@
-"""Fixtures shared by all tests."""
+"""What tests may need beside Python: skipped with a reason where it is missing, a failure where REQUIRE_ALL=1."""
+
+import os
+import shutil
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parent.parent
+TEST_DATA = Path(os.environ.get("ASTRA_TEST_DATA") or PROJECT.parent / "shared" / "data")
+REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"
+
+
+def _no_engine() -> str:
+    if os.geteuid() != 0:
+        return "a Docker Engine of the tests' own can only be started by root"
+    missing = [name for name in ("dockerd", "busybox") if shutil.which(name) is None]
+    return f"not installed: {', '.join(missing)} (see tests/install)" if missing else ""
+
+
+def _no_browser() -> str:
+    return "" if shutil.which("chromium") else "not installed: chromium (see tests/install)"
+
+
+def _no_data() -> str:
+    return "" if TEST_DATA.is_dir() else f"no test data at {TEST_DATA} (ASTRA_TEST_DATA names another folder)"
+
+
+# Marker → why its tests cannot run here, or "".
+NEEDS: dict[str, Callable[[], str]] = {"engine": _no_engine, "browser": _no_browser, "data": _no_data}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, missing in NEEDS.items():
+        if item.get_closest_marker(marker) and (reason := missing()):
+            pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but REQUIRE_ALL=1: {report.longrepr}"
+    return report
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """The folder of recorded logs, job files and traces. Tests that use it carry the marker `data`."""
+    return TEST_DATA

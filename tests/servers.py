@@ -1,4 +1,7 @@
-"""One private PostgreSQL and Redis for the whole test run, started before Django reads its settings: a plugin (`-p`)."""
+"""One private PostgreSQL and Redis for a test process, started before Django reads its settings: a plugin (`-p`).
+
+An xdist worker has both for itself: channel layer messages do not stay within a Redis database number.
+"""
 
 import os
 import shutil
@@ -11,18 +14,17 @@ from astraconsole import embedded
 
 _folder: Path | None = None
 _servers: embedded.Embedded | None = None
-
+OWN = "ASTRA_TESTS_STARTED_SERVERS"  # set beside URLs that this plugin made, which xdist workers inherit
 
 
 def _start_servers() -> None:
     global _folder, _servers
-    if os.environ.get("DATABASE_URL") and os.environ.get("REDIS_URL"):
-        return  # an xdist worker, or servers given from outside
+    if os.environ.get("DATABASE_URL") and os.environ.get("REDIS_URL") and OWN not in os.environ:
+        return  # servers given from outside
     _folder = Path(tempfile.mkdtemp(prefix="astra-tests-"))
     _folder.chmod(0o711)
     _servers = embedded.start(_folder)
-    os.environ["DATABASE_URL"] = _servers.database_url
-    os.environ["REDIS_URL"] = _servers.redis_url
+    os.environ.update({"DATABASE_URL": _servers.database_url, "REDIS_URL": _servers.redis_url, OWN: "1"})
 
 
 _start_servers()

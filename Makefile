@@ -1,0 +1,55 @@
+# `make run` starts a whole console; `make test` proves it; `make check` is what a change must pass first.
+PYTHON ?= python3
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: setup run test check format bench bench-scheduler screenshots clean
+
+setup: .venv/requirements.installed
+
+# The project itself is installed editable, for its two commands; what it needs comes from the pinned file alone.
+.venv/requirements.installed: requirements.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or later is needed (PYTHON=… names one)")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --requirement requirements.txt
+	$(BIN)/pip install --quiet --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv/requirements-dev.installed: .venv/requirements.installed requirements-dev.txt
+	$(BIN)/pip install --quiet --requirement requirements-dev.txt
+	touch $@
+
+run: setup
+	$(BIN)/python manage.py up $(UP)
+
+# TESTS chooses tests and options: make test TESTS='tests/agent -k docker'
+test: .venv/requirements-dev.installed
+	tests/install
+	$(BIN)/python -m pytest --durations=15 $(TESTS)
+
+# Needs no database, Redis or container engine.
+check: .venv/requirements-dev.installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python manage.py check
+	$(BIN)/python -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
+
+format: .venv/requirements-dev.installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup
+	$(BIN)/python -m bench.console $(BENCH)
+
+bench-scheduler: setup
+	$(BIN)/python -m bench.scheduler $(BENCH)
+
+screenshots: .venv/requirements-dev.installed
+	tests/install
+	$(BIN)/python -m bench.screenshots
+
+clean:
+	rm -rf .venv build screenshots staticfiles *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
