@@ -1,0 +1,143 @@
+"""What the agent asks of a runtime, and what a runtime tells it.
+
+A runtime makes one attempt a container or a process, and says what became of it. It decides nothing: which attempts
+run, for how long, and what an end means is the supervisor's. All of it runs in the agent's one event loop.
+
+For every attempt given to `start`, or to `adopt` and not handed back by it, a runtime emits exactly one end, `Exited` or
+`Failed`, and nothing after it. It emits that end when no process of the attempt is left and the last byte of its output
+is in `folder.output`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+from machines.protocol import EndReason, Order, Phase
+
+
+@dataclass(frozen=True)
+class AttemptFolder:
+    """Where an attempt lives on the disk. Made by the agent before `start`, removed by it after `remove`."""
+
+    root: Path
+
+    @property
+    def output(self) -> Path:
+        """Standard output and standard error, in the order they were written; only ever appended to."""
+        return self.root / "output.log"
+
+    @property
+    def exit(self) -> Path:
+        """What the keeper saw of the attempt's process; empty with other runtimes."""
+        return self.root / "exit"
+
+    @property
+    def work(self) -> Path:
+        """The working folder of a host process."""
+        return self.root / "work"
+
+
+@dataclass(frozen=True)
+class Adoptable:
+    """An attempt that an earlier life of the agent took on and whose end is not known."""
+
+    order: Order
+    folder: AttemptFolder
+    running: bool  # it was reported Running
+
+
+# ---- events ----------------------------------------------------------------------------------------------------------
+# `at` is on the clock of `machines.agent.clock.now()`: seconds since the machine's boot, which outlive the agent.
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The attempt is that far, or (with the same phase again) further within it."""
+
+    attempt: str
+    phase: Phase  # Pulling, Starting or Running
+    at: float
+    image_digest: str = ""
+    pull_progress: str = ""  # "61 %"
+
+
+@dataclass(frozen=True)
+class MemoryKills:
+    """The kernel killed `count` processes of the attempt for memory so far, while its main process lives."""
+
+    attempt: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Exited:
+    """The main process ended. exit_code: 128 + signal when killed by one; null when nobody could see it."""
+
+    attempt: str
+    at: float
+    exit_code: int | None
+    oom_killed: bool = False  # the engine's flag, or the cgroup counted a kill and the main process died of SIGKILL
+
+
+@dataclass(frozen=True)
+class Failed:
+    """It ended, or never began, for a reason other than its main process: image, engine, reboot, refusal."""
+
+    attempt: str
+    at: float
+    reason: EndReason
+    message: str = ""  # the engine's or the kernel's own words
+    exit_code: int | None = None
+
+
+RuntimeEvent: TypeAlias = Progress | MemoryKills | Exited | Failed
+Listener: TypeAlias = Callable[[RuntimeEvent], None]  # to be called in the event loop's thread; returns at once
+
+
+class CannotStart(Exception):
+    """Raised by `start` instead of emitting `Failed`; the agent emits it."""
+
+    def __init__(self, reason: EndReason, message: str, exit_code: int | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+        self.exit_code = exit_code
+
+
+class RuntimeUnavailable(Exception):
+    """The engine (or keeper) cannot be reached at all. The message is one clear line."""
+
+
+class Runtime(Protocol):
+    """One way to run attempts on one machine. Constructors take what is needed to reach the engine, do no I/O."""
+
+    @property
+    def name(self) -> str:
+        """docker | process | simulated"""
+
+    async def open(self, machine_id: str, emit: Listener) -> None:
+        """Reach the engine. `machine_id` marks this machine's containers: several agents may share an engine, and ids
+        outlive restarts. Raises RuntimeUnavailable."""
+
+    async def adopt(self, attempts: Sequence[Adoptable], known: Sequence[str], *, rebooted: bool) -> Sequence[str]:
+        """Take up what an earlier life of the agent left: emit Progress(Running) for what runs, the end for what ended
+        meanwhile (with its code where it can be known), `Failed(MachineRebooted)` where only a reboot explains it.
+        Return the uids of those of which nothing was ever created: the agent starts these again. `known` are all
+        attempts the machine has not forgotten: what else carries this machine's id is left over and to be removed."""
+
+    async def start(self, order: Order, folder: AttemptFolder) -> None:
+        """Pull, create, start; returns once it runs, having emitted Progress for each phase it went through. Each call
+        is its own task of the agent. Raises CannotStart. Any other exception is reported as StartFailed, and the agent
+        then calls `remove`."""
+
+    async def stop(self, attempt: str, grace_seconds: float) -> None:
+        """SIGTERM, after the grace SIGKILL, descendants included; returns at once, the end is emitted when it comes.
+        May be called at any time after `start` was called (also while it pulls: then the pull is given up) and more
+        than once; an unknown or ended attempt is no error."""
+
+    async def remove(self, attempt: str) -> None:
+        """Remove the container of an ended attempt; nothing there is no error."""
+
+    async def close(self) -> None:
+        """The agent leaves; workers go on."""
