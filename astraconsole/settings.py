@@ -15,7 +15,9 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", [])
 
 DATABASES = {
     "default": {
-        **dj_database_url.parse(env.str("DATABASE_URL", "postgres:///astra"), conn_max_age=env.int("DB_CONN_MAX_AGE", 60)),
+        **dj_database_url.parse(
+            env.str("DATABASE_URL", "postgres:///astra"), conn_max_age=env.int("DB_CONN_MAX_AGE", 60)
+        ),
         "CONN_HEALTH_CHECKS": True,
     }
 }
@@ -37,6 +39,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django_htmx",
     "heroicons",
+    "ninja",  # its documentation page, from this server and not from elsewhere
     "astraconsole",
     "astraconsole.tenancy",
     "machines",
@@ -59,6 +62,8 @@ ASGI_APPLICATION = "astraconsole.asgi.application"
 AUTH_USER_MODEL = "tenancy.User"
 LOGIN_URL = "/sign-in"
 LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = LOGIN_URL
+CSRF_FAILURE_VIEW = "astraconsole.web.csrf_failure"
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
@@ -110,5 +115,9 @@ LOGGING = {
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", "INFO")},
-    "loggers": {"django.request": {"level": "ERROR"}, "daphne": {"level": "WARNING"}, "django.channels.server": {"level": "WARNING"}},
+    "loggers": {
+        "django.request": {"level": "ERROR"},
+        "daphne": {"level": "WARNING"},
+        "django.channels.server": {"level": "WARNING"},
+    },
 }

@@ -12,3 +12,8 @@ urlpatterns = [
     path("", include("machines.urls")),
     path("", include("runs.urls")),
 ]
+
+handler400 = "astraconsole.web.bad_request"
+handler403 = "astraconsole.web.forbidden"
+handler404 = "astraconsole.web.not_found"
+handler500 = "astraconsole.web.server_error"

@@ -1,13 +1,195 @@
-"""How errors are rendered (JSON for the API, a page or a fragment for people), partial requests, paging."""
+"""How errors are rendered (JSON for programs, a page or a toast for people), partial requests, bodies read as JSON."""
 
+import json
+import logging
+import sys
+import uuid
 from collections.abc import Callable
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlencode
 
-from django.http import HttpRequest, HttpResponse
+from django.conf import settings
+from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.db import OperationalError
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
+from django.shortcuts import render
+from django.template.loader import render_to_string
+
+from astraconsole.errors import (
+    AstraError,
+    BadRequest,
+    Forbidden,
+    MalformedBody,
+    MethodNotAllowed,
+    NotFound,
+    TooLarge,
+    Unauthenticated,
+    Unavailable,
+)
+
+log = logging.getLogger(__name__)
+
+PROGRAM_PATHS = ("/api/", "/agent/")  # here errors are JSON, whatever raised them
+TITLES = {
+    400: "That cannot be done",
+    403: "You may not do this",
+    404: "There is nothing here",
+    405: "This address does not work that way",
+    409: "Not in this state",
+    413: "Too large",
+    500: "Something went wrong here",
+    503: "Not available right now",
+    504: "No answer in time",
+}
 
 
 class ErrorMiddleware:
+    """The innermost middleware: turns what views raise, and Django's bare refusals, into the one shape of an error."""
+
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
+        if "\0" in request.path_info:  # no name holds one, and PostgreSQL refuses to compare with one
+            return error_response(request, NotFound("there is no such address"))
+        if "%00" in request.META.get("QUERY_STRING", ""):
+            return error_response(request, BadRequest("the address holds a NUL character"))
+        if is_for_programs(request) and request.path_info.endswith("/"):
+            request.path_info = request.path_info.rstrip("/")  # `…/jobs/` is `…/jobs`, for every method
+        response = self.get_response(request)
+        if isinstance(response, HttpResponseNotAllowed):
+            return _not_allowed(request, response)
+        return response
+
+    def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
+        match error:
+            case AstraError():
+                return error_response(request, error)
+            case Http404():
+                return error_response(request, NotFound(str(error) or "there is no such address"))
+            case PermissionDenied():
+                return error_response(request, Forbidden(str(error) or "you may not do this"))
+            case RequestDataTooBig():
+                return error_response(request, _too_large())
+            case OperationalError():
+                log.error("The database did not answer %s %s", request.method, request.path, exc_info=error)
+                return error_response(request, Unavailable("the database does not answer; try again"))
+        return None  # a defect of ours: Django logs it and asks `server_error`
+
+
+def is_for_programs(request: HttpRequest) -> bool:
+    return f"{request.path_info}/".startswith(PROGRAM_PATHS)
+
+
+def is_partial(request: HttpRequest) -> bool:
+    """Whether htmx asks for a fragment, not for a whole page (a boosted link, or history it has lost)."""
+    htmx = getattr(request, "htmx", None)  # absent where a request failed before the middleware that sets it
+    return bool(htmx) and not htmx.boosted and not htmx.history_restore_request
+
+
+def error_response(request: HttpRequest, error: AstraError) -> HttpResponse:
+    """JSON under the programs' paths; for people a toast, a page, or the way to the sign-in page."""
+    if is_for_programs(request):
+        response = JsonResponse(error.as_dict(), status=error.status)
+        if error.status == HTTPStatus.UNAUTHORIZED:
+            response["WWW-Authenticate"] = "Bearer"
+        return response
+    if isinstance(error, Unauthenticated):
+        return _to_sign_in(request)
+    context = {"error": error, "title": TITLES.get(error.status, TITLES[400])}
+    if not is_partial(request):
+        return render(request, "errors/page.html", context, status=error.status)
+    response = render(request, "errors/_toast.html", context, status=error.status)
+    response["HX-Retarget"], response["HX-Reswap"] = "#toasts", "innerHTML"
+    return response
+
+
+def _to_sign_in(request: HttpRequest) -> HttpResponse:
+    if not is_partial(request):
+        return HttpResponseRedirect(f"{settings.LOGIN_URL}?{urlencode({'next': request.get_full_path()})}")
+    page = request.htmx.current_url_abs_path or "/"  # type: ignore[attr-defined]
+    response = HttpResponse(status=HTTPStatus.UNAUTHORIZED)
+    response["HX-Redirect"] = f"{settings.LOGIN_URL}?{urlencode({'next': page})}"
+    return response
+
+
+def _not_allowed(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    allowed = response["Allow"]
+    answer = error_response(request, MethodNotAllowed(f"{request.method} does not work here; {allowed} does"))
+    answer["Allow"] = allowed
+    return answer
+
+
+def _too_large() -> TooLarge:
+    return TooLarge(f"the body is larger than {settings.DATA_UPLOAD_MAX_MEMORY_SIZE // 1024} KiB")
+
+
+def read_json(request: HttpRequest) -> object:
+    """The body, strictly: UTF-8, no NaN, no field twice, no text that is not Unicode. Raises MalformedBody, TooLarge.
+
+    Read up to the limit and not by Content-Length, which a chunked body does not have.
+    """
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    body = request.read(limit + 1)
+    if len(body) > limit:
+        raise _too_large()
+    try:
+        value = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_no_constant)
+        if b"\\ud" in body.lower():  # half a surrogate pair can be spelled in JSON, and stored nowhere
+            json.dumps(value, ensure_ascii=False).encode()
+    except RecursionError:
+        raise MalformedBody("the body is not JSON that this API reads: nested too deeply") from None
+    except ValueError as error:
+        raise MalformedBody(f"the body is not JSON that this API reads: {_one_line(error)}") from None
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the field {twice} is there twice")
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _one_line(error: ValueError) -> str:
+    if isinstance(error, UnicodeError):
+        return "it is not valid UTF-8"
+    return str(error).partition(";")[0]
+
+
+# ---- what Django itself refuses or cannot do: named in urls.py and settings.py ----------------------------------------
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if isinstance(exception, RequestDataTooBig):
+        return error_response(request, _too_large())
+    return error_response(request, BadRequest("this request cannot be understood"))
+
+
+def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
+    return error_response(request, Forbidden("you may not do this"))
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    return error_response(request, NotFound("there is no such address"))
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    return error_response(request, Forbidden("this form is too old or came from another site: reload and try again"))
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """A defect of ours: nothing of it is shown but an id to find it by in the log. Needs no database."""
+    number = uuid.uuid4().hex[:12]
+    log.error("Unexpected error %s at %s %s", number, request.method, request.path, exc_info=sys.exc_info())
+    error = AstraError(f"an unexpected error; it is in the console's log as {number}")
+    if is_for_programs(request) or is_partial(request):
+        return error_response(request, error)
+    return HttpResponse(render_to_string("errors/page.html", {"error": error, "title": TITLES[500]}), status=500)

@@ -1,0 +1,114 @@
+"""Pages of accounts: sign in and out, API tokens, a workspace's members, and where `/` leads."""
+
+from http import HTTPStatus
+
+from django.contrib.auth.views import LoginView, LogoutView
+from django.forms import Form
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from astraconsole.errors import AstraError, Conflict, Unauthenticated, ValidationError
+from astraconsole.tenancy.forms import ROLES, MemberForm, RoleForm, TokenForm
+from astraconsole.tenancy.models import User
+from astraconsole.tenancy.permissions import Action
+from astraconsole.tenancy.queries import Access, get_access, members_of, tokens_of, workspaces_of
+from astraconsole.tenancy.services import add_member, change_role, create_token, remove_member, revoke_token
+
+sign_in = LoginView.as_view(template_name="tenancy/sign_in.html", redirect_authenticated_user=True)
+sign_out = LogoutView.as_view()
+
+
+def _signed_in(request: HttpRequest) -> User:
+    if not isinstance(request.user, User):
+        raise Unauthenticated("sign in first")
+    return request.user
+
+
+@require_GET
+def home(request: HttpRequest) -> HttpResponse:
+    """The first workspace's runs."""
+    workspaces = workspaces_of(_signed_in(request))
+    if not workspaces:
+        return render(request, "tenancy/no_workspace.html")
+    first = workspaces[0]
+    return redirect(f"/o/{first.organisation.slug}/w/{first.slug}/runs")
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+def tokens(request: HttpRequest) -> HttpResponse:
+    """The list; a POST makes a token and shows its secret on the page it answers with, the only time."""
+    user = _signed_in(request)
+    form = TokenForm(request.POST or None)
+    secret = None
+    if request.method == "POST" and form.is_valid():
+        _, secret = create_token(user, form.cleaned_data["name"], timezone.now())
+        form = TokenForm()
+    context = {"tokens": tokens_of(user), "form": form, "secret": secret}
+    return render(request, "tenancy/tokens.html", context, status=_status(form))
+
+
+@require_POST
+def revoke(request: HttpRequest, token_id: int) -> HttpResponse:
+    revoke_token(_signed_in(request), token_id, timezone.now())
+    return redirect("tokens")
+
+
+@require_http_methods(["GET", "POST"])
+def members(request: HttpRequest, org: str, ws: str) -> HttpResponse:
+    access = get_access(request.user, org, ws)
+    if request.method == "GET":
+        return _members_page(request, access, MemberForm())
+    access.require(Action.MANAGE)
+    form = MemberForm(request.POST)
+    if form.is_valid():
+        try:
+            add_member(access, form.cleaned_data["who"], form.cleaned_data["role"])
+        except (ValidationError, Conflict) as error:
+            form.add_error("who", error.message)
+        else:
+            return redirect("members", org, ws)
+    return _members_page(request, access, form)
+
+
+@require_POST
+def member_role(request: HttpRequest, org: str, ws: str, member_id: int) -> HttpResponse:
+    access = get_access(request.user, org, ws)
+    access.require(Action.MANAGE)
+    form = RoleForm(request.POST)
+    if not form.is_valid():
+        raise ValidationError("role must be viewer, editor or admin")
+    try:
+        change_role(access, member_id, form.cleaned_data["role"])
+    except Conflict as error:
+        return _members_page(request, access, MemberForm(), error)
+    return redirect("members", org, ws)
+
+
+@require_POST
+def member_remove(request: HttpRequest, org: str, ws: str, member_id: int) -> HttpResponse:
+    access = get_access(request.user, org, ws)
+    try:
+        remove_member(access, member_id)
+    except Conflict as error:
+        return _members_page(request, access, MemberForm(), error)
+    return redirect("members", org, ws)
+
+
+def _members_page(request: HttpRequest, access: Access, form: Form, error: AstraError | None = None) -> HttpResponse:
+    context = {
+        "access": access,
+        "members": members_of(access),
+        "may_manage": access.allows(Action.MANAGE),
+        "form": form,
+        "roles": ROLES,
+        "error": error,
+    }
+    return render(request, "tenancy/members.html", context, status=error.status if error else _status(form))
+
+
+def _status(form: Form) -> int:
+    return HTTPStatus.BAD_REQUEST if form.is_bound and not form.is_valid() else HTTPStatus.OK
