@@ -1,0 +1,272 @@
+"""What is wrong with a specification: findings in the API's words, and the rules that span several fields. Pure.
+
+These rules look at the raw JSON, not at the typed result, so that they report even when another field is malformed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError as ShapeError
+
+from astraconsole.errors import Detail
+from runs.names import DNS_LABEL_MAX, WORKERS_MAX, is_dns_safe, name_faults, worker_name
+
+DEPTH_MAX = 32
+DETAIL_MAX = 500  # entries; a body of a million unknown fields gets no answer larger than itself
+ARGV_MAX = 1024 * 1024  # bytes of arguments and environment together: half of what Linux takes at exec
+_KEY_SHOWN = 100
+
+TEMPLATE = "spec.task_template"
+RESOURCES = f"{TEMPLATE}.requested_resources"
+FORMS = {"cpu_cores": "cpu_cores and memory_bytes", "memory_bytes": "cpu_cores and memory_bytes"} | {
+    name: name for name in ("per_gpu", "node_fraction")
+}
+WORKERS_COME_FROM = ("spec.machines", "spec.node_selection.count", "spec.array", "spec.worker_groups")
+
+
+class NotYet(NamedTuple):
+    path: str
+    value: str | None  # None: any value but an empty one
+    rule: str
+
+
+# Known to this API, without behaviour so far. Building one of these deletes its row.
+NOT_YET: tuple[NotYet, ...] = (
+    NotYet("spec.start", "Gang", "starting all workers together does not work yet: use Independent"),
+    NotYet("spec.on_failure", "RestartJob", "restarting all workers does not work yet: use RestartTask or FailJob"),
+    NotYet("spec.lifetime", "Service", "services do not work yet: use Batch"),
+    NotYet("spec.worker_groups", None, "worker groups do not work yet: use machines, node_selection.count or array"),
+    NotYet("spec.code", None, "sending code with a run does not work yet: put it into the image"),
+    NotYet("spec.engine", None, "serving a model beside a run does not work yet"),
+    NotYet(f"{TEMPLATE}.registry_secret_ref", None, "registry credentials do not work yet"),
+    NotYet(f"{TEMPLATE}.secret_refs", None, "credentials do not work yet"),
+    NotYet(f"{TEMPLATE}.datavolume_refs", None, "drives do not work yet"),
+    NotYet(f"{TEMPLATE}.model_refs", None, "models do not work yet"),
+    NotYet(f"{TEMPLATE}.probes", None, "probes do not work yet"),
+)
+
+
+@dataclass
+class Findings:
+    """Everything that is wrong with one request."""
+
+    unknown: list[Detail] = field(default_factory=list)
+    broken: list[Detail] = field(default_factory=list)
+    unsafe: list[Detail] = field(default_factory=list)  # names that are no host names
+
+    @property
+    def any(self) -> bool:
+        return bool(self.unknown or self.broken or self.unsafe)
+
+    def breaks(self, path: str, rule: str) -> None:
+        self.broken.append({"field": path, "rule": rule})
+
+    def unknown_paths(self) -> list[str]:
+        return [entry["field"] for entry in self.unknown[:DETAIL_MAX]]
+
+    def detail(self) -> list[Detail]:
+        return [*self.unknown, *self.broken, *self.unsafe][:DETAIL_MAX]
+
+    def summary(self) -> str:
+        """The first broken rule, and how many more there are."""
+        first = f"{self.broken[0]['field']} {self.broken[0]['rule']}"
+        more = len(self.broken) - 1
+        return first + (f" (and {more} more broken {'rule' if more == 1 else 'rules'})" if more else "")
+
+
+def cleaned(value: object, findings: Findings, path: tuple[str | int, ...] = ()) -> object:
+    """The value without what no field can hold: text that the database refuses, keys that are no text, endless depth.
+
+    Each such place is a finding, and is replaced so that all other rules can be looked at.
+    """
+    if isinstance(value, str):
+        if _is_storable(value):
+            return value
+        findings.breaks(dotted(path), "must not hold NUL or broken Unicode characters")
+        return "replaced"
+    if len(path) >= DEPTH_MAX and isinstance(value, dict | list):
+        findings.breaks(dotted(path), f"is nested deeper than {DEPTH_MAX} levels")
+        return None
+    if isinstance(value, list):
+        return [cleaned(item, findings, (*path, index)) for index, item in enumerate(value)]
+    if isinstance(value, dict):
+        return _cleaned_object(value, findings, path)
+    return value
+
+
+def _cleaned_object(value: dict[object, object], findings: Findings, path: tuple[str | int, ...]) -> dict[str, object]:
+    result = {}
+    for key, item in value.items():
+        if isinstance(key, str) and _is_storable(key):
+            result[key] = cleaned(item, findings, (*path, key))
+        else:
+            findings.breaks(dotted(path), "has a key that is no text, or holds NUL or broken Unicode characters")
+    return result
+
+
+def _is_storable(text: str) -> bool:
+    """PostgreSQL's jsonb refuses NUL; UTF-8 has no lone surrogates."""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def dotted(path: Iterable[str | int]) -> str:
+    """`spec.task_template.args[0]`; the whole body is `body`."""
+    text = ""
+    for part in path:
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif part != "[key]":
+            text += "." * bool(text) + (part if len(part) <= _KEY_SHOWN else part[:_KEY_SHOWN] + "…")
+    return text or "body"
+
+
+def shape_findings(error: ShapeError, findings: Findings) -> None:
+    """Sort the shape's errors into unknown fields and broken rules, in our words."""
+    for item in error.errors(include_url=False, include_input=False):
+        path = dotted(item["loc"])
+        if item["type"] == "extra_forbidden":
+            findings.unknown.append({"field": path, "rule": "is not a field of this API"})
+        else:
+            rule = _sentence(item["type"], item.get("ctx", {}), item["msg"])
+            findings.breaks(path, rule if item["loc"][-1:] != ("[key]",) else f"is no good key: it {rule}")
+
+
+_SENTENCES = {
+    "missing": "is required",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "tuple_type": "must be a list",
+    "dict_type": "must be an object",
+    "model_type": "must be an object",
+    "greater_than_equal": "must be at least {ge}",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be at most {le}",
+    "literal_error": "must be one of {expected}",
+    "string_too_short": "must not be empty",
+    "string_too_long": "must be at most {max_length} characters",
+    "string_pattern_mismatch": "must match {pattern}",
+    "too_long": "must have at most {max_length} entries",
+    "too_short": "must not be empty",
+    "rule": "{rule}",
+}
+
+
+def _sentence(kind: str, context: Mapping[str, Any], message: str) -> str:
+    return _SENTENCES[kind].format(**context) if kind in _SENTENCES else message
+
+
+# ---- rules that span fields ----
+
+
+def broken_rules(body: object, console: bool, findings: Findings) -> None:
+    name = given(body, "metadata.name")
+    if isinstance(name, str):
+        for fault in name_faults(name, console):
+            findings.breaks("metadata.name", fault)
+    _resource_form(body, findings)
+    _worker_sources(body, findings)
+    _template_sizes(body, findings)
+    _probe_forms(body, findings)
+    for row in NOT_YET:
+        value = given(body, row.path)
+        if value == row.value if row.value is not None else value not in (None, [], {}, ""):
+            findings.breaks(row.path, row.rule)
+
+
+def given(body: object, path: str) -> Any:
+    """The raw value at a dotted path, or None where there is none."""
+    for part in path.split("."):
+        if not isinstance(body, dict):
+            return None
+        body = body.get(part)
+    return body
+
+
+def _resource_form(body: object, findings: Findings) -> None:
+    resources = given(body, RESOURCES)
+    if not isinstance(resources, dict):
+        return  # missing or malformed: the shape says so
+    forms = list(dict.fromkeys(form for name, form in FORMS.items() if resources.get(name) is not None))
+    if not forms:
+        findings.breaks(
+            RESOURCES, "must state CPU and memory: cpu_cores and memory_bytes, or per_gpu, or node_fraction"
+        )
+    elif len(forms) > 1:
+        findings.breaks(RESOURCES, f"must have exactly one form, and has {' and '.join(forms)}")
+    for name, other in (("cpu_cores", "memory_bytes"), ("memory_bytes", "cpu_cores")):
+        if resources.get(other) is not None and resources.get(name) is None:
+            findings.breaks(f"{RESOURCES}.{name}", f"is required with {other}")
+    if resources.get("per_gpu") is not None and resources.get("gpu_requests") is None:
+        findings.breaks(f"{RESOURCES}.per_gpu", "needs gpu_requests.count")
+    if resources.get("node_fraction") is not None and resources.get("cpu_burst") is True:
+        findings.breaks(f"{RESOURCES}.cpu_burst", "has no meaning with node_fraction: such a worker has no CPU limit")
+
+
+def _worker_sources(body: object, findings: Findings) -> None:
+    used = [path for path in WORKERS_COME_FROM if given(body, path) not in (None, [])]
+    for path in used[1:]:
+        findings.breaks(path, f"contradicts {used[0]}: workers come from one of them")
+    if given(body, "spec.array") is not None and given(body, "spec.start") == "Gang":
+        findings.breaks("spec.start", "contradicts spec.array: its workers are independent")
+    groups = [group for group in _list(given(body, "spec.worker_groups")) if isinstance(group, dict)]
+    names = [group["name"] for group in groups if isinstance(group.get("name"), str)]
+    for name in sorted({name for name in names if names.count(name) > 1} if len(names) <= 100 else ()):
+        findings.breaks("spec.worker_groups", f"has more than one group {name}")
+    if sum(_count(group.get("count")) for group in groups) > WORKERS_MAX:
+        findings.breaks("spec.worker_groups", f"must have at most {WORKERS_MAX} workers together")
+
+
+def _template_sizes(body: object, findings: Findings) -> None:
+    env, args = given(body, f"{TEMPLATE}.env"), _list(given(body, f"{TEMPLATE}.args"))
+    texts = [text for text in args if isinstance(text, str)]
+    if isinstance(env, dict):
+        texts += [f"{name}={text}" for name, text in env.items() if isinstance(text, str)]
+    if sum(len(text.encode()) + 1 for text in texts) > ARGV_MAX:
+        findings.breaks(TEMPLATE, f"has arguments and environment of more than {ARGV_MAX} bytes together")
+
+
+def _probe_forms(body: object, findings: Findings) -> None:
+    for kind in ("startup", "readiness", "liveness"):
+        path = f"{TEMPLATE}.probes.{kind}"
+        probe = given(body, path)
+        if isinstance(probe, dict) and (probe.get("exec") is None) == (probe.get("http") is None):
+            findings.breaks(path, "must have exactly one of exec and http")
+    for index, secret in enumerate(_list(given(body, f"{TEMPLATE}.secret_refs"))):
+        if isinstance(secret, dict) and not secret.get("env_vars") and secret.get("mount_path") is None:
+            findings.breaks(f"{TEMPLATE}.secret_refs[{index}]", "needs env_vars or mount_path")
+
+
+def unsafe_names(body: object, findings: Findings) -> None:
+    """Names that follow every rule but make a worker's name that is no host name."""
+    name = given(body, "metadata.name")
+    if not isinstance(name, str) or name_faults(name):
+        return
+    for path, group, highest_rank in _stems(body):
+        worker = worker_name(name, highest_rank, group)
+        if not is_dns_safe(worker):
+            rule = f"makes the worker name {worker}, which is no DNS label: {DNS_LABEL_MAX} characters, no _ first"
+            findings.unsafe.append({"field": path, "rule": rule})
+
+
+def _stems(body: object) -> Iterator[tuple[str, str, int]]:
+    """(field that makes the name, group, highest rank) of each stem of the run."""
+    groups = [group for group in _list(given(body, "spec.worker_groups")) if isinstance(group, dict)]
+    for index, group in enumerate(groups):
+        name = group.get("name")
+        if isinstance(name, str) and not name_faults(name):
+            yield f"spec.worker_groups[{index}].name", name, max(_count(group.get("count")), 1) - 1
+    if not groups:
+        counts = (given(body, path) for path in ("spec.machines", "spec.node_selection.count", "spec.array.count"))
+        yield "metadata.name", "", max(1, *(_count(count) for count in counts)) - 1
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _count(value: object) -> int:
+    return min(value, WORKERS_MAX + 1) if isinstance(value, int) and value > 0 else 0
