@@ -9,10 +9,11 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
+import msgspec
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import OperationalError
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.shortcuts import render
 from django.template.loader import render_to_string
 
@@ -88,20 +89,22 @@ def is_partial(request: HttpRequest) -> bool:
     return bool(htmx) and not htmx.boosted and not htmx.history_restore_request
 
 
+def json_response(document: object, status: int = HTTPStatus.OK) -> HttpResponse:
+    """A document of plain values as the answer."""
+    return HttpResponse(msgspec.json.encode(document), status=status, content_type="application/json")
+
+
 def error_response(request: HttpRequest, error: AstraError) -> HttpResponse:
-    """JSON under the programs' paths; for people a toast, a page, or the way to the sign-in page."""
-    if is_for_programs(request):
-        response = JsonResponse(error.as_dict(), status=error.status)
-        if error.status == HTTPStatus.UNAUTHORIZED:
-            response["WWW-Authenticate"] = "Bearer"
-        return response
-    if isinstance(error, Unauthenticated):
+    """JSON for programs and for the page's own scripts (which show `message`); for people a page, or to the sign-in."""
+    for_programs = is_for_programs(request)
+    if isinstance(error, Unauthenticated) and not for_programs:
         return _to_sign_in(request)
-    context = {"error": error, "title": TITLES.get(error.status, TITLES[400])}
-    if not is_partial(request):
+    if not for_programs and not is_partial(request):
+        context = {"error": error, "title": TITLES.get(error.status, TITLES[400])}
         return render(request, "errors/page.html", context, status=error.status)
-    response = render(request, "errors/_toast.html", context, status=error.status)
-    response["HX-Retarget"], response["HX-Reswap"] = "#toasts", "innerHTML"
+    response = json_response(error.as_dict(), error.status)
+    if error.status == HTTPStatus.UNAUTHORIZED:
+        response["WWW-Authenticate"] = "Bearer"
     return response
 
 
@@ -164,7 +167,7 @@ def _one_line(error: ValueError) -> str:
     return str(error).partition(";")[0]
 
 
-# ---- what Django itself refuses or cannot do: named in urls.py and settings.py ----------------------------------------
+# ---- what Django itself refuses or cannot do: named in urls.py and settings.py --------------------------------------
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
