@@ -79,7 +79,7 @@ TEMPLATES = [
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
             ],
-            "builtins": ["heroicons.templatetags.heroicons"],
+            "builtins": ["heroicons.templatetags.heroicons", "astraconsole.templatetags.console"],
         },
     }
 ]

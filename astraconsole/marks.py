@@ -1,0 +1,44 @@
+"""How a state looks: its tone (a colour of the stylesheet) and a mark whose shape differs too. Data, in one place. Pure."""
+
+from typing import NamedTuple
+
+
+class Mark(NamedTuple):
+    """`tone`: run | busy | wait | again | fail | done | off. `icon`: a shape of SHAPES, or a name of heroicons."""
+
+    tone: str
+    icon: str
+
+
+STATES: dict[str, Mark] = {
+    # runs and workers
+    "Pending": Mark("wait", "ring"),
+    "Preparing": Mark("busy", "arc"),
+    "Pulling": Mark("busy", "arc"),
+    "Starting": Mark("busy", "arc"),
+    "Running": Mark("run", "dot"),
+    "Restarting": Mark("again", "arrow-path"),
+    "Completed": Mark("done", "check"),
+    "Failed": Mark("fail", "x-mark"),
+    "Cancelled": Mark("off", "no-symbol"),
+    "Deleted": Mark("off", "trash"),
+    # machines
+    "Joining": Mark("wait", "ring"),
+    "Ready": Mark("run", "dot"),
+    "Cordoned": Mark("wait", "pause"),
+    "Lost": Mark("fail", "signal-slash"),
+    "Stopping": Mark("off", "ring"),
+    "Removed": Mark("off", "no-symbol"),
+}
+UNKNOWN = Mark("off", "ring")
+
+_SVG = '<svg class="mark {0}" viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="2" aria-hidden="true">{1}</svg>'
+SHAPES: dict[str, str] = {
+    "dot": _SVG.format("dot", '<circle cx="8" cy="8" r="5" fill="currentColor" stroke="none"/>'),
+    "ring": _SVG.format("ring", '<circle cx="8" cy="8" r="5" stroke-dasharray="3 2.24"/>'),
+    "arc": _SVG.format("arc", '<path d="M8 3a5 5 0 1 1-5 5"/>'),
+}
+
+
+def mark_of(state: str) -> Mark:
+    return STATES.get(state, UNKNOWN)

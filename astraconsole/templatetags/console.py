@@ -1,0 +1,114 @@
+"""Tags of every page: states, times, sizes, the side navigation."""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django import template
+from django.template import Context
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString, mark_safe
+from heroicons.templatetags.heroicons import heroicon_micro
+
+from astraconsole.marks import SHAPES, mark_of
+from astraconsole.tenancy.queries import workspaces_of
+from runs import units
+
+register = template.Library()
+
+
+@register.simple_tag
+def state(name: str, kind: str = "") -> SafeString:
+    """A state with its mark: `{% state run.state %}`, or `{% state run.state "pill" %}`."""
+    mark = mark_of(name)
+    icon = mark_safe(SHAPES.get(mark.icon) or heroicon_micro(mark.icon, size=16, class_="mark"))  # noqa: S308 (ours)
+    return format_html('<span class="state {}" data-tone="{}">{}{}</span>', kind, mark.tone, icon, name)
+
+
+@register.simple_tag
+def when(moment: datetime | None, how: str = "at", none: str = "–") -> SafeString:
+    """A time: UTC from the server, made local by the script. `how`: at | ago | age | left."""
+    if moment is None:
+        return format_html("{}", none)
+    moment = moment.astimezone(UTC)
+    text = moment.strftime("%-d %b %Y %H:%M:%S UTC")
+    stamp = moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return format_html('<time datetime="{}" data-as="{}" title="{}">{}</time>', stamp, how, text, text)
+
+
+@register.filter
+def moment(text: str | None) -> datetime | None:
+    """A time that was stored as text (`last_failure.failed_at`)."""
+    return datetime.fromisoformat(text) if text else None
+
+
+@register.filter
+def memory(size: int | None) -> str:
+    return "–" if size is None else units.format_memory(size)
+
+
+@register.filter
+def cores(milli: int | None) -> str:
+    return "–" if milli is None else units.format_cores(milli)
+
+
+@register.filter
+def duration(seconds: float | None) -> str:
+    """To the two units that matter: a run of 3 h 12 min 9 s is `3h12m`."""
+    if seconds is None:
+        return "–"
+    whole = max(0, round(seconds))
+    step = 3600 if whole >= 86400 else 60 if whole >= 3600 else 1
+    return units.format_duration(whole // step * step)
+
+
+@register.filter
+def as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+@register.filter
+def get(mapping: dict[Any, Any], key: object) -> Any:
+    return mapping.get(key)
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the navigation; current on every route of `routes`."""
+
+    label: str
+    route: str
+    icon: str
+    routes: frozenset[str] = frozenset()
+
+
+NAVIGATION: tuple[tuple[str, tuple[Item, ...]], ...] = (
+    ("", (Item("Runs", "runs", "play", frozenset({"run", "worker", "new_run"})),)),
+    ("Cluster", (Item("Machines", "machines", "server-stack", frozenset({"machine", "add_machine"})),)),
+    ("Workspace", (Item("Members", "members", "users"),)),
+)
+
+
+@register.inclusion_tag("_sidebar.html", takes_context=True)
+def sidebar(context: Context) -> dict[str, Any]:
+    """The workspace switcher and the pages of the workspace at hand, if the page has one (`access` in its context)."""
+    request = context["request"]
+    access = context.get("access")
+    current = request.resolver_match.url_name if request.resolver_match else ""
+    return {
+        "access": access,
+        "workspaces": workspaces_of(request.user) if request.user.is_authenticated else [],
+        "groups": [(title, [_link(item, access, current) for item in items]) for title, items in NAVIGATION] if access else [],
+    }
+
+
+def _link(item: Item, access: Any, current: str) -> dict[str, Any]:
+    args = [access.workspace.organisation.slug, access.workspace.slug]
+    return {
+        "label": item.label,
+        "icon": item.icon,
+        "url": reverse(item.route, args=args),
+        "current": current == item.route or current in item.routes,
+    }

@@ -1,0 +1,253 @@
+// What pages need beside htmx: times, live hints, the theme switch, dialogs, copying, and a few keys. No state of its own.
+"use strict";
+
+// ---- times: every <time> is UTC from the server; shown local, with its zone; UTC stays in the title ----
+
+const clockFormat = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short" });
+const dayFormat = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZoneName: "short" });
+const yearFormat = new Intl.DateTimeFormat(undefined, { year: "numeric", day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZoneName: "short" });
+
+function absolute(date, now) {
+  if (date.toDateString() === now.toDateString()) return clockFormat.format(date);
+  return (date.getFullYear() === now.getFullYear() ? dayFormat : yearFormat).format(date);
+}
+
+function span(seconds) {
+  const s = Math.max(0, Math.round(seconds));
+  if (s < 60) return `${s}s`;
+  if (s < 3600) return `${Math.floor(s / 60)}m`;
+  const h = Math.floor(s / 3600), m = Math.floor((s % 3600) / 60);
+  if (h < 24) return m ? `${h}h${m}m` : `${h}h`;
+  const d = Math.floor(h / 24);
+  return h % 24 ? `${d}d${h % 24}h` : `${d}d`;
+}
+
+const WRITERS = {
+  at: absolute,
+  ago: (date, now) => ((now - date) / 1000 < 5 ? "just now" : `${span((now - date) / 1000)} ago`),
+  age: (date, now) => span((now - date) / 1000),
+  left: (date, now) => span((date - now) / 1000),
+};
+
+function writeTimes(root) {
+  const now = new Date();
+  for (const el of root.querySelectorAll("time[data-as]")) {
+    const date = new Date(el.dateTime);
+    const text = WRITERS[el.dataset.as](date, now);
+    if (el.textContent !== text) el.textContent = text;
+  }
+}
+
+// ---- live: a websocket says "changed", or nothing gets through and a timer does; the region then fetches itself ----
+
+const POLL_SECONDS = 4;
+
+class Live {
+  constructor(mark, path) {
+    this.mark = mark;
+    this.url = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}${path}`;
+    this.wait = 1;
+    this.opened = false;
+    this.connect();
+    setInterval(() => { if (!this.opened && !document.hidden) changed(); }, POLL_SECONDS * 1000);
+    document.addEventListener("visibilitychange", () => { if (!document.hidden) changed(); });
+  }
+
+  connect() {
+    const socket = new WebSocket(this.url);
+    socket.onopen = () => {
+      if (this.lost) changed(); // what happened meanwhile
+      this.opened = true;
+      this.wait = 1;
+      this.say("live", "live");
+    };
+    socket.onmessage = changed;
+    socket.onclose = () => {
+      this.opened = false;
+      this.lost = true;
+      this.say("polling", `every ${POLL_SECONDS} s`);
+      setTimeout(() => this.connect(), this.wait * 1000 * (0.75 + Math.random() / 2));
+      this.wait = Math.min(this.wait * 2, 30);
+    };
+  }
+
+  say(how, text) {
+    this.mark.dataset.how = how;
+    this.mark.textContent = text;
+    this.mark.title = how === "live" ? "Changes appear by themselves" : "No websocket gets through: this page asks for changes instead";
+  }
+}
+
+function changed() {
+  for (const region of document.querySelectorAll("[data-live]")) htmx.trigger(region, "changed");
+}
+
+function startLive() {
+  const mark = document.querySelector(".live");
+  if (!mark) return;
+  if (mark.dataset.socket) new Live(mark, mark.dataset.socket);
+  else setInterval(() => { if (!document.hidden) changed(); }, POLL_SECONDS * 1000);
+}
+
+// A region whose answer is the same as the last one stays as it is: focus, selection and scrolling are not disturbed.
+const answers = new Map();
+
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const { target, xhr, requestConfig } = event.detail;
+  if (requestConfig.triggeringEvent?.type !== "changed") {
+    answers.delete(target.id);
+    return;
+  }
+  if (xhr.status >= 400) { event.detail.shouldSwap = false; return; } // the live mark tells; the next hint tries again
+  if (answers.get(target.id) === xhr.responseText || target.contains(document.querySelector("[data-live] dialog[open]"))) event.detail.shouldSwap = false;
+  answers.set(target.id, xhr.responseText);
+});
+
+// ---- rows that were picked stay picked when their table is fetched again ----
+
+let picked = new Set();
+document.addEventListener("htmx:beforeSwap", (event) => {
+  picked = new Set([...event.detail.target.querySelectorAll("input[data-pick]:checked")].map((box) => box.value));
+});
+
+function markPicked(root) {
+  for (const box of root.querySelectorAll("input[data-pick]")) if (picked.has(box.value)) box.checked = true;
+  countPicked();
+}
+
+function countPicked() {
+  const form = document.querySelector("[data-picks]");
+  if (!form) return;
+  const n = form.querySelectorAll("input[data-pick]:checked").length;
+  form.querySelector("[data-bulk]").hidden = n === 0;
+  form.querySelector("[data-bulk-count]").textContent = `${n} selected`;
+  const all = form.querySelector("[data-pick-all]");
+  const boxes = form.querySelectorAll("input[data-pick]").length;
+  if (all) { all.checked = n > 0 && n === boxes; all.indeterminate = n > 0 && n < boxes; }
+}
+
+document.addEventListener("change", (event) => {
+  if (event.target.matches("[data-pick-all]")) {
+    for (const box of event.target.form.querySelectorAll("input[data-pick]")) box.checked = event.target.checked;
+  }
+  if (event.target.matches("[data-pick], [data-pick-all]")) countPicked();
+});
+
+// ---- dialogs: a link with data-dialog opens its page inside one; without scripts it is simply that page ----
+
+document.addEventListener("click", async (event) => {
+  const opener = event.target.closest("a[data-dialog]");
+  if (!opener || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  const dialog = document.getElementById("dialog");
+  const answer = await fetch(opener.href, { headers: { "HX-Request": "true" } });
+  if (!answer.ok) { location.href = opener.href; return; }
+  dialog.innerHTML = await answer.text();
+  htmx.process(dialog);
+  writeTimes(dialog);
+  dialog.showModal();
+  watchTyped(dialog);
+});
+
+document.addEventListener("click", (event) => {
+  if (event.target.closest("[data-close]")) {
+    const dialog = event.target.closest("dialog");
+    if (dialog) { event.preventDefault(); dialog.close(); }
+  }
+  if (event.target instanceof HTMLDialogElement) event.target.close(); // the backdrop
+});
+
+// A button that needs a name typed stays off until it is.
+function watchTyped(root) {
+  for (const input of root.querySelectorAll("input[data-must-be]")) {
+    const button = input.form.querySelector("button[type=submit]");
+    const look = () => { button.disabled = input.value.trim() !== input.dataset.mustBe; };
+    input.addEventListener("input", look);
+    look();
+  }
+}
+
+// ---- New run: the two resource fields are per GPU when there are GPUs, with defaults to match ----
+
+function watchGpus() {
+  const gpus = document.querySelector("input[data-gpus]");
+  if (!gpus) return;
+  const look = () => {
+    const which = Number(gpus.value) > 0 ? "gpu" : "cpu";
+    const other = which === "gpu" ? "cpu" : "gpu";
+    for (const field of document.querySelectorAll("[data-per-gpu]")) {
+      const input = field.querySelector("input");
+      field.querySelector("label").textContent = field.dataset[`${which}Label`];
+      if (input.value === field.dataset[`${other}Default`]) input.value = field.dataset[`${which}Default`];
+    }
+  };
+  gpus.addEventListener("input", look);
+  look();
+}
+
+function markInvalid() {
+  for (const field of document.querySelectorAll(".field")) {
+    const input = field.querySelector("input, select, textarea");
+    if (!input) continue;
+    if (field.querySelector(".error")) input.setAttribute("aria-invalid", "true");
+    else input.removeAttribute("aria-invalid");
+  }
+}
+
+// ---- theme, copying, toasts, keys ----
+
+const THEMES = ["auto", "light", "dark"];
+
+function showTheme(button) {
+  const now = document.documentElement.dataset.theme || "auto";
+  button.dataset.now = now;
+  button.title = `Theme: ${now}`;
+  button.setAttribute("aria-label", `Theme: ${now}. Change it`);
+}
+
+function nextTheme(button) {
+  const now = document.documentElement.dataset.theme || "auto";
+  const next = THEMES[(THEMES.indexOf(now) + 1) % THEMES.length];
+  if (next === "auto") { delete document.documentElement.dataset.theme; localStorage.removeItem("theme"); }
+  else { document.documentElement.dataset.theme = next; localStorage.setItem("theme", next); }
+  showTheme(button);
+}
+
+async function copy(button) {
+  const source = button.closest("[data-copies]").querySelector("pre, code");
+  await navigator.clipboard.writeText(source.textContent);
+  const before = button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = before; }, 1500);
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button?.matches("[data-theme-switch]")) nextTheme(button);
+  if (button?.matches("[data-copy]")) copy(button);
+  if (button?.matches("[data-dismiss]")) button.closest(".toast").remove();
+  for (const menu of document.querySelectorAll("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape") for (const menu of document.querySelectorAll("details.menu[open]")) { menu.open = false; menu.querySelector("summary").focus(); }
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, textarea, dialog")) return;
+  if (event.key === "/") {
+    const search = document.querySelector("input[type=search]");
+    if (search) { event.preventDefault(); search.focus(); search.select(); }
+  }
+  if (event.key === "n") document.querySelector("a[data-new]")?.click();
+});
+
+document.addEventListener("htmx:afterSwap", (event) => { writeTimes(event.detail.elt.parentElement || document); });
+document.addEventListener("htmx:afterSettle", () => { writeTimes(document); markPicked(document); markInvalid(); });
+
+document.addEventListener("DOMContentLoaded", () => {
+  writeTimes(document);
+  setInterval(() => writeTimes(document), 1000);
+  for (const button of document.querySelectorAll("[data-theme-switch]")) showTheme(button);
+  startLive();
+  watchGpus();
+  watchTyped(document);
+  countPicked();
+});
