@@ -5,12 +5,40 @@ frame is one message. `docs/agent-protocol.md` tells the conversation. Lost mess
 always the full set, and reports are repeated until acknowledged.
 """
 
-from enum import StrEnum
-from typing import TypeAlias
+from enum import IntEnum, StrEnum
+from typing import Annotated, TypeAlias
 
 import msgspec
 
 VERSION = 1
+
+MAX_BYTES_FROM_AGENT = 1024 * 1024  # of one frame; a larger one closes the connection: split reports over several
+MAX_BYTES_TO_AGENT = 64 * 1024 * 1024  # a full set of assignments is one frame
+
+Uid: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]  # of an attempt: the fencing token
+Sequence: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+ExitCode: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+Amount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_NO_NUL = r"^[^\x00]*\Z"  # what a database column can hold
+Word20: TypeAlias = Annotated[str, msgspec.Meta(max_length=20, pattern=_NO_NUL)]
+Word64: TypeAlias = Annotated[str, msgspec.Meta(max_length=64, pattern=_NO_NUL)]
+Word200: TypeAlias = Annotated[str, msgspec.Meta(max_length=200, pattern=_NO_NUL)]
+
+
+class Close(IntEnum):
+    """Why the console closes a connection: the websocket's close code. A Goodbye with a sentence goes before it.
+
+    An unknown or replaced machine token is refused in the handshake instead (HTTP 403).
+    """
+
+    TRY_AGAIN = 1013  # the console cannot serve it just now; connect again, with a growing pause
+    TOO_LARGE = 1009
+    MALFORMED = 4000  # a frame that is no message, or one that is out of place
+    VERSION = 4001  # the protocol's version is not the console's: connect again, slowly, until one is upgraded
+    NO_HELLO = 4002
+    REPLACED = 4003  # the machine has a newer connection
+    REMOVED = 4004  # the machine was removed from its cluster: stop all workers, and do not connect again
+    HELLO_AGAIN = 4005  # the console holds the machine for lost: connect again at once and say hello
 
 
 class Phase(StrEnum):
@@ -39,24 +67,24 @@ class EndReason(StrEnum):
 
 
 class Gpu(msgspec.Struct, frozen=True):
-    index: int
-    uuid: str
-    model: str
-    memory_bytes: int
+    index: Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
+    uuid: Word64
+    model: Word64
+    memory_bytes: Amount
     healthy: bool = True
-    health_reason: str = ""
+    health_reason: Word200 = ""
     simulated: bool = False
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """What the machine declares. cpu_milli: thousandths of a core."""
+    """What the machine declares. cpu_milli: thousandths of a core. GPU indexes are unique."""
 
-    hostname: str
-    runtime: str  # docker | process | simulated
-    cpu_milli: int
-    memory_bytes: int
+    hostname: Word200
+    runtime: Word20  # docker | process | simulated
+    cpu_milli: Amount
+    memory_bytes: Amount
     gpus: list[Gpu] = []
-    labels: dict[str, str] = {}
+    labels: dict[Word64, Word200] = {}
 
 
 # ---- console → agent -------------------------------------------------------------------------------------------------
@@ -85,6 +113,13 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu_indexes: list[int] = []
     time_limit_seconds: float | None = None
     stop_grace_seconds: float = 30
+
+
+class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
+    """The console closes the connection after this; `reason` is a sentence for the agent's log."""
+
+    code: int  # Close
+    reason: str
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
@@ -137,24 +172,26 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     deadline_seconds: float
 
 
-ToAgent: TypeAlias = Welcome | Assignments | Acknowledge | Call
+ToAgent: TypeAlias = Welcome | Assignments | Acknowledge | Call | Goodbye
 
 
 # ---- agent → console -------------------------------------------------------------------------------------------------
 
 
 class Hello(msgspec.Struct, frozen=True, tag="hello"):
+    """The first frame; and again on the same connection when the inventory has changed (a GPU's health, say)."""
+
     version: int
-    agent_version: str
-    boot_id: str
+    agent_version: Word20
+    boot_id: Word64
     wall_clock: float  # Unix seconds on the machine
     inventory: Inventory
     stop_grace_seconds: float
-    attempts: list[str] = []  # uids the machine knows and has not forgotten
+    attempts: list[Uid] = []  # the machine knows and has not forgotten
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
-    applied_revision: int
+    applied_revision: Amount  # of the newest set acted on; 0 before the first on this connection
     wall_clock: float
 
 
@@ -166,10 +203,10 @@ class PhaseAge(msgspec.Struct, frozen=True, array_like=True):
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     """An attempt's whole status so far: a later one replaces earlier ones. `phases` in order, each once."""
 
-    attempt: str
-    seq: int  # counts up with each change of this attempt
+    attempt: Uid
+    seq: Sequence  # counts up with each change of this attempt
     phases: list[PhaseAge]
-    exit_code: int | None = None  # 128 + signal when killed by one; null: unknown
+    exit_code: ExitCode | None = None  # 128 + signal when killed by one; null: unknown
     end_reason: EndReason | None = None  # set with Phase.ENDED
     message: str = ""
     log_tail: str = ""  # of an end that is no success: last 50 lines, at most 16 KiB, cut on a character edge
@@ -214,6 +251,15 @@ _from_agent = msgspec.msgpack.Decoder(FromAgent)
 _report = msgspec.msgpack.Decoder(Report)
 
 
+class _AnyHello(msgspec.Struct, tag="hello"):
+    """What a hello of every version has."""
+
+    version: int
+
+
+_any_hello = msgspec.msgpack.Decoder(_AnyHello)
+
+
 def encode(message: ToAgent | FromAgent | Report) -> bytes:
     return _encoder.encode(message)
 
@@ -226,6 +272,14 @@ def decode_to_agent(frame: bytes) -> ToAgent:
 def decode_from_agent(frame: bytes) -> FromAgent:
     """Raises msgspec.DecodeError (msgspec.ValidationError for a wrong shape)."""
     return _from_agent.decode(frame)
+
+
+def hello_version(frame: bytes) -> int | None:
+    """The version a hello speaks, also one that is otherwise of an unknown shape; None: not a hello."""
+    try:
+        return _any_hello.decode(frame).version
+    except msgspec.DecodeError:
+        return None
 
 
 def decode_report(data: bytes) -> Report:
