@@ -6,7 +6,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
-from astraconsole.tenancy.models import User
+from astraconsole.tenancy.models import User, Workspace
 from machines.models import Machine, Namespace
 from runs.state_machine import RunState, WorkerState
 
@@ -15,9 +15,13 @@ def choices(states: type[RunState] | type[WorkerState]) -> list[tuple[str, str]]
     return [(state.value, state.value) for state in states]
 
 
+ACTIVE = Q(deleted_at=None, state__in=["Pending", "Starting", "Running"])  # runs that have not ended
+
+
 class Run(models.Model):
     uid = models.UUIDField(default=uuid.uuid4, unique=True)
     namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="runs")
+    workspace = models.ForeignKey(Workspace, on_delete=models.PROTECT, related_name="+")  # the namespace's, for lists
     name = models.CharField(max_length=57)
     labels = models.JSONField(default=dict)
     spec = models.JSONField()  # what was submitted, normalised; see runs.spec
@@ -29,11 +33,13 @@ class Run(models.Model):
 
     state = models.CharField(max_length=12, choices=choices(RunState), default=RunState.PENDING)
     reason = models.TextField(default="Run created")  # the API's reason; the console's sentence is derived on reading
+    changed_at = models.DateTimeField()  # of its newest transition
     queued_at = models.DateTimeField()  # what orders equals; set at submit, kept over requeues
     started_at = models.DateTimeField(null=True, blank=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     deleted_at = models.DateTimeField(null=True, blank=True)
-    restarts = models.PositiveIntegerField(default=0)
+    stop_requested_at = models.DateTimeField(null=True, blank=True)
+    restarts = models.PositiveIntegerField(default=0)  # of its workers, in all
     preemptions = models.PositiveIntegerField(default=0)
     # Why it waits: a code of runs.scheduling.explain and its numbers; the sentence is made on reading.
     pending_code = models.CharField(max_length=40, blank=True)
@@ -44,12 +50,9 @@ class Run(models.Model):
             models.UniqueConstraint(fields=["namespace", "name"], condition=Q(deleted_at=None), name="run_name_unique"),
         ]
         indexes = [
-            models.Index(fields=["namespace", "-created_at", "-id"], name="run_list"),
-            models.Index(
-                fields=["namespace", "state"],
-                condition=Q(deleted_at=None) & ~Q(state__in=["Completed", "Failed", "Cancelled"]),
-                name="run_active",
-            ),
+            models.Index(fields=["workspace", "-created_at", "-id"], name="run_list"),
+            models.Index(fields=["workspace", "-created_at", "-id"], condition=ACTIVE, name="run_active"),
+            models.Index(fields=["namespace", "state"], condition=ACTIVE, name="run_waiting"),
         ]
 
     def __str__(self) -> str:
@@ -61,7 +64,9 @@ class Worker(models.Model):
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True)
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="workers")
-    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="+")  # the run's, for its name's sake
+    namespace = models.ForeignKey(
+        Namespace, on_delete=models.PROTECT, related_name="+"
+    )  # the run's, for its name's sake
     deleted = models.BooleanField(default=False)  # the run's, likewise
     name = models.CharField(max_length=63)
     group = models.CharField(max_length=57, blank=True)
@@ -85,7 +90,9 @@ class Worker(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["namespace", "name"], condition=Q(deleted=False), name="worker_name_unique"),
+            models.UniqueConstraint(
+                fields=["namespace", "name"], condition=Q(deleted=False), name="worker_name_unique"
+            ),
             models.UniqueConstraint(fields=["run", "rank"], name="worker_rank_unique"),
         ]
         indexes = [
@@ -121,6 +128,7 @@ class Attempt(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     end_reason = models.CharField(max_length=40, blank=True)  # machines.protocol.EndReason
     image_digest = models.CharField(max_length=200, blank=True)
+    process_oom_kills = models.PositiveIntegerField(default=0)  # children killed for memory while the worker went on
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["worker", "number"], name="attempt_number_unique")]
@@ -133,8 +141,9 @@ class Attempt(models.Model):
 class Transition(models.Model):
     """One move of a run (worker null) or of a worker: what it became, why, when, and who or what did it."""
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="transitions")
-    worker = models.ForeignKey(Worker, null=True, on_delete=models.CASCADE, related_name="transitions")
+    # No index for each foreign key: the two below serve every read, and these rows are most of what is written.
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="transitions", db_index=False)
+    worker = models.ForeignKey(Worker, null=True, on_delete=models.CASCADE, related_name="transitions", db_index=False)
     attempt_number = models.PositiveIntegerField(null=True)
     state = models.CharField(max_length=12)
     reason = models.TextField()
@@ -142,4 +151,7 @@ class Transition(models.Model):
     at = models.DateTimeField()
 
     class Meta:
-        indexes = [models.Index(fields=["run", "id"], name="transition_run"), models.Index(fields=["worker", "id"], name="transition_worker")]
+        indexes = [
+            models.Index(fields=["run", "id"], condition=Q(worker=None), name="transition_run"),
+            models.Index(fields=["worker", "id"], name="transition_worker"),
+        ]

@@ -4,7 +4,12 @@ A worker moves only along WORKER_MOVES; `runs.services.moves` is the only code t
 moved: it is derived from its workers (`derive_run`).
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+
+from machines.protocol import EndReason
+from runs.units import format_duration
 
 
 class WorkerState(StrEnum):
@@ -49,3 +54,267 @@ WORKER_MOVES: dict[WorkerState, frozenset[WorkerState]] = {
 
 class IllegalMove(Exception):
     """A move outside WORKER_MOVES: a defect of ours, never a caller's mistake."""
+
+
+def check_move(before: WorkerState, after: WorkerState) -> None:
+    if after not in WORKER_MOVES[before]:
+        raise IllegalMove(f"{before} → {after}")
+
+
+# ---- a run, from its workers ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FirstFailure:
+    """The first worker that failed for good. `machine`: "" when it was on none."""
+
+    worker: str
+    machine: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """All that a run's state depends on. `counts`: its workers by state. `waiting_reason`: the newest reason of a
+    worker that waits. `stop_requested`: of the run itself, which may have no workers yet."""
+
+    counts: Mapping[WorkerState, int]
+    gang: bool = False
+    fail_job: bool = False
+    stop_requested: bool = False
+    failure: FirstFailure | None = None
+    waiting_reason: str = "Run created"
+
+
+@dataclass(frozen=True)
+class Derived:
+    state: RunState
+    reason: str
+
+
+def derive_run(facts: RunFacts) -> Derived:
+    """The run's state and the API's reason for it."""
+    counts = facts.counts
+    total = sum(counts.values())
+    if total == 0:
+        if facts.stop_requested:
+            return Derived(RunState.CANCELLED, "Stopped before it had workers")
+        return Derived(RunState.PENDING, facts.waiting_reason)
+    ended = sum(counts.get(state, 0) for state in ENDED)
+    if ended == total:
+        return _ended(facts, total)
+    if counts.get(_S.RUNNING, 0) or ended:
+        return Derived(RunState.RUNNING, _progress(facts, total))
+    if any(counts.get(state, 0) for state in PLACED):
+        return Derived(RunState.STARTING, _progress(facts, total))
+    return Derived(RunState.PENDING, _waiting(facts, total))
+
+
+def _ended(facts: RunFacts, total: int) -> Derived:
+    if facts.counts.get(_S.FAILED, 0):
+        return Derived(RunState.FAILED, failure_sentence(facts))
+    if facts.counts.get(_S.CANCELLED, 0):
+        return Derived(RunState.CANCELLED, "All workers ended; some were cancelled")
+    return Derived(RunState.COMPLETED, f"{total} of {total} workers completed")
+
+
+def failure_sentence(facts: RunFacts) -> str:
+    failure = facts.failure
+    if failure is None:
+        return "A worker failed"
+    if failure.reason.startswith(TIME_LIMIT_PREFIX):
+        return f"Worker {failure.worker}: {failure.reason}"
+    where = f" on {failure.machine}" if failure.machine else ""
+    sentence = f"Worker {failure.worker} failed{where}: {failure.reason}"
+    return f"{sentence}; the gang does not run without it" if facts.gang else sentence
+
+
+def _progress(facts: RunFacts, total: int) -> str:
+    running = facts.counts.get(_S.RUNNING, 0)
+    if facts.counts.get(_S.FAILED, 0) and (facts.gang or facts.fail_job):
+        return f"{failure_sentence(facts)}; stopping the others"
+    if facts.gang and running < total:
+        return f"Starting together: {running} of {total} ready"
+    parts = [f"{running} of {total} workers running"]
+    for state, word in ((_S.COMPLETED, "done"), (_S.FAILED, "failed"), (_S.CANCELLED, "cancelled")):
+        if count := facts.counts.get(state, 0):
+            parts.append(f"{count} {word}")
+    return ", ".join(parts)
+
+
+def _waiting(facts: RunFacts, total: int) -> str:
+    restarting = facts.counts.get(_S.RESTARTING, 0)
+    if total == 1:
+        return f"Restarting: {facts.waiting_reason}" if restarting else facts.waiting_reason
+    if restarting:
+        return f"{restarting} of {total} workers restarting: {facts.waiting_reason}"
+    return facts.waiting_reason
+
+
+# ---- what the end of an attempt leads to ---------------------------------------------------------
+
+TIME_LIMIT_PREFIX = "Exceeded its time limit"
+MACHINE_LOST = "Machine lost: its lease expired"
+CONTAINER_RUNNING = "Container running"
+
+
+class EndCause(StrEnum):
+    """Why an attempt ended: what a machine reports (`protocol.EndReason`), and what only the console can know."""
+
+    EXITED = EndReason.EXITED.value
+    STOPPED = EndReason.STOPPED.value
+    OOM_KILLED = EndReason.OOM_KILLED.value
+    TIME_LIMIT = EndReason.TIME_LIMIT.value
+    IMAGE_PULL = EndReason.IMAGE_PULL.value
+    IMAGE_MISSING = EndReason.IMAGE_MISSING.value
+    START_FAILED = EndReason.START_FAILED.value
+    MACHINE_REBOOTED = EndReason.MACHINE_REBOOTED.value
+    REFUSED = EndReason.REFUSED.value
+    MACHINE_LOST = "MachineLost"
+    UNKNOWN_TO_MACHINE = "UnknownToMachine"  # it was there, and its machine no longer knows it
+
+
+class Retry(StrEnum):
+    NEVER = "never"  # the next attempt would end the same way
+    BUDGETED = "budgeted"  # under the restart policy, after a growing wait, so many times in a row
+    FREE = "free"  # under the restart policy, at once, at no cost: the worker did nothing wrong
+
+
+RETRY: dict[EndCause, Retry] = {
+    EndCause.EXITED: Retry.BUDGETED,
+    EndCause.STOPPED: Retry.BUDGETED,
+    EndCause.OOM_KILLED: Retry.BUDGETED,
+    EndCause.TIME_LIMIT: Retry.NEVER,
+    EndCause.IMAGE_PULL: Retry.NEVER,  # but for a registry out of reach, see `_retry_of`
+    EndCause.IMAGE_MISSING: Retry.NEVER,
+    EndCause.START_FAILED: Retry.BUDGETED,
+    EndCause.MACHINE_REBOOTED: Retry.FREE,
+    EndCause.REFUSED: Retry.BUDGETED,
+    EndCause.MACHINE_LOST: Retry.FREE,
+    EndCause.UNKNOWN_TO_MACHINE: Retry.FREE,
+}
+
+# What engines say when the registry could not be asked: no fault of the name or the login, so worth another try.
+REGISTRY_AWAY = (
+    "timeout",
+    "timed out",
+    "deadline exceeded",
+    "connection refused",
+    "connection reset",
+    "no such host",
+    "unreachable",
+    "temporary failure",
+    "unexpected eof",
+    "too many requests",
+    "toomanyrequests",
+    "service unavailable",
+    "bad gateway",
+    "tls handshake",
+)
+
+
+@dataclass(frozen=True)
+class End:
+    """How an attempt ended. `exit_code` null: unknown. `stop_reason`: set when its stop had been asked for before.
+    `ran_seconds`: how long it was Running."""
+
+    cause: EndCause
+    exit_code: int | None = None
+    message: str = ""
+    ran_seconds: float = 0
+    stop_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What a run says about ends, with the console's settings. Durations are seconds."""
+
+    image: str = ""
+    restart_policy: str = "OnFailure"
+    on_failure: str = "RestartTask"
+    lifetime: str = "Batch"
+    time_limit_seconds: int | None = None
+    budget: int = 10
+    backoff_seconds: float = 10
+    backoff_max_seconds: float = 300
+    reset_seconds: float = 600
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What becomes of the worker. `failure`: the cause to keep as its last failure, null when it did not fail.
+    `wait_seconds`: until it restarts. `fails_run`: its siblings must stop."""
+
+    state: WorkerState
+    reason: str
+    failures_in_row: int
+    failure: str | None = None
+    wait_seconds: float = 0
+    fails_run: bool = False
+
+
+def outcome(end: End, policy: Policy, failures_in_row: int) -> Outcome:
+    """Completed only from an observed 0; a stop that was asked for is Cancelled, whatever the exit code says."""
+    succeeded = end.cause is EndCause.EXITED and end.exit_code == 0
+    if end.stop_reason is not None and not succeeded:
+        return Outcome(WorkerState.CANCELLED, end.stop_reason, failures_in_row)
+    if succeeded:
+        return _success(end, policy)
+    return _failure(end, policy, 0 if end.ran_seconds >= policy.reset_seconds else failures_in_row)
+
+
+def _success(end: End, policy: Policy) -> Outcome:
+    reason = end_sentence(end, policy)
+    forever = policy.lifetime == "Service" or policy.restart_policy == "Always"
+    if not forever or end.stop_reason is not None:
+        return Outcome(WorkerState.COMPLETED, reason, 0)
+    return Outcome(WorkerState.RESTARTING, reason, 0, wait_seconds=policy.backoff_seconds)
+
+
+def _failure(end: End, policy: Policy, failures: int) -> Outcome:
+    cause = end_sentence(end, policy)
+    service = policy.lifetime == "Service"
+    retry = _retry_of(end)
+    if policy.on_failure == "FailJob":
+        return Outcome(WorkerState.FAILED, cause, failures, failure=cause, fails_run=True)
+    if retry is Retry.NEVER or (policy.restart_policy == "Never" and not service):
+        return Outcome(WorkerState.FAILED, cause, failures, failure=cause)
+    if retry is Retry.FREE:
+        return Outcome(WorkerState.PENDING, cause, failures, failure=cause)
+    if failures >= policy.budget and not service:
+        exhausted = f"Retry budget exhausted after {policy.budget}/{policy.budget} restarts"
+        return Outcome(WorkerState.FAILED, exhausted, failures, failure=cause)
+    wait = backoff(failures, policy)
+    return Outcome(WorkerState.RESTARTING, cause, failures + 1, failure=cause, wait_seconds=wait)
+
+
+def backoff(failures: int, policy: Policy) -> float:
+    """Seconds to wait after this many failures in a row before this one."""
+    return float(min(policy.backoff_seconds * 2 ** min(failures, 30), policy.backoff_max_seconds))
+
+
+def _retry_of(end: End) -> Retry:
+    if end.cause is EndCause.IMAGE_PULL and any(words in end.message.lower() for words in REGISTRY_AWAY):
+        return Retry.BUDGETED
+    return RETRY[end.cause]
+
+
+def end_sentence(end: End, policy: Policy) -> str:
+    """The worker's reason, as the API says it."""
+    limit = format_duration(policy.time_limit_seconds) if policy.time_limit_seconds else "its run"
+    sentences = {
+        EndCause.EXITED: f"Exited with code {end.exit_code}",
+        EndCause.STOPPED: "Stopped by its machine",
+        EndCause.OOM_KILLED: "OOMKilled: the container exceeded its memory limit",
+        EndCause.TIME_LIMIT: f"{TIME_LIMIT_PREFIX} of {limit}",
+        EndCause.IMAGE_PULL: f"ErrImagePull: {end.message}",
+        EndCause.IMAGE_MISSING: f"Image {policy.image} is not present and the pull policy is None",
+        EndCause.START_FAILED: f"Could not start: {end.message}",
+        EndCause.MACHINE_REBOOTED: "Machine rebooted while it ran; its exit code is unknown",
+        EndCause.REFUSED: f"Refused by the machine: {end.message}",
+        EndCause.MACHINE_LOST: MACHINE_LOST,
+        EndCause.UNKNOWN_TO_MACHINE: "Its machine no longer knows it; its exit code is unknown",
+    }
+    if end.cause is EndCause.EXITED and end.exit_code is None:
+        return "Ended; its exit code could not be observed"
+    return sentences[end.cause]
