@@ -302,4 +302,4 @@ def _refusal(findings: Findings) -> UnknownField | ValidationError | NameNotDnsS
         return UnknownField(f"fields this API does not know: {', '.join(findings.unknown_paths())}", detail)
     if findings.broken:
         return ValidationError(findings.summary(), detail)
-    return NameNotDnsSafe(findings.unsafe[0]["rule"], detail)
+    return NameNotDnsSafe(f"{findings.unsafe[0]['field']} {findings.unsafe[0]['rule']}", detail)

@@ -63,7 +63,7 @@ class Findings:
         self.broken.append({"field": path, "rule": rule})
 
     def unknown_paths(self) -> list[str]:
-        return [entry["field"] for entry in self.unknown[:DETAIL_MAX]]
+        return sorted(entry["field"] for entry in self.unknown)[:DETAIL_MAX]
 
     def detail(self) -> list[Detail]:
         return [*self.unknown, *self.broken, *self.unsafe][:DETAIL_MAX]
@@ -156,7 +156,13 @@ _SENTENCES = {
 
 
 def _sentence(kind: str, context: Mapping[str, Any], message: str) -> str:
-    return _SENTENCES[kind].format(**context) if kind in _SENTENCES else message
+    if kind not in _SENTENCES:
+        return message
+    plain = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in context.items()
+    }
+    return _SENTENCES[kind].format(**plain)
 
 
 # ---- rules that span fields ----
@@ -248,7 +254,7 @@ def unsafe_names(body: object, findings: Findings) -> None:
     for path, group, highest_rank in _stems(body):
         worker = worker_name(name, highest_rank, group)
         if not is_dns_safe(worker):
-            rule = f"makes the worker name {worker}, which is no DNS label: {DNS_LABEL_MAX} characters, no _ first"
+            rule = f"makes the worker name {worker}, which is not a DNS label ({DNS_LABEL_MAX} characters, no _ first)"
             findings.unsafe.append({"field": path, "rule": rule})
 
 

@@ -1,0 +1,458 @@
+"""A run's specification: what is accepted, and every finding at once in the documented errors."""
+
+import base64
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from astraconsole.errors import AstraError, NameNotDnsSafe, UnknownField, ValidationError
+from runs.spec import RunRequest, load_spec, parse_run, template_of
+from runs.spec_rules import NOT_YET
+
+GIB = 1024**3
+RESNET = {
+    "metadata": {"name": "resnet50"},
+    "spec": {
+        "task_template": {
+            "image": "nvcr.io/nvidia/pytorch:24.08-py3",
+            "command": "python",
+            "args": ["/data/code/train.py", "--epochs", "90"],
+            "time_limit_seconds": 43200,
+            "requested_resources": {
+                "gpu_requests": {"count": 1},
+                "per_gpu": {"cpu_cores": 8, "memory_bytes": 68719476736},
+            },
+        }
+    },
+}
+CPU = {"cpu_cores": 0.5, "memory_bytes": GIB}
+
+
+def body(*changes: tuple[str, Any], resources: dict[str, Any] | None = None) -> dict[str, Any]:
+    """RESNET with values set at dotted paths."""
+    result = copy.deepcopy(RESNET)
+    if resources is not None:
+        result["spec"]["task_template"]["requested_resources"] = resources
+    for path, value in changes:
+        *parents, last = path.split(".")
+        place: Any = result
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return result
+
+
+def refusal(request: object, **options: bool) -> AstraError:
+    with pytest.raises(AstraError) as caught:
+        parse_run(request, **options)
+    return caught.value
+
+
+def fields(error: AstraError) -> list[str]:
+    return [entry["field"] for entry in error.detail]
+
+
+def test_the_documented_run_is_accepted_and_stored_as_it_was_given() -> None:
+    request = parse_run(RESNET)
+    assert request.metadata.name == "resnet50"
+    assert request.spec.stored() == RESNET["spec"]
+    assert load_spec(request.spec.stored()) == request.spec
+
+
+def test_all_that_works_is_accepted_together() -> None:
+    request = parse_run(
+        body(
+            ("metadata.labels", {"team": "vision", "astra.io/cost": "42"}),
+            ("spec.array", {"count": 100, "parallelism": 4}),
+            ("spec.node_selection", {"pools": ["a100"], "labels": {"zone": "b"}, "names": ["gpu-07"]}),
+            ("spec.priority", -5),
+            ("spec.on_failure", "FailJob"),
+            ("spec.start", "Independent"),
+            ("spec.lifetime", "Batch"),
+            ("spec.task_template.env", {"A": "quotes \" ' $HOME ; , = \n and 🙂", "EMPTY": ""}),
+            ("spec.task_template.args", ["", " ", "$X", "a b"]),
+            ("spec.task_template.working_dir", "/workspace"),
+            ("spec.task_template.user", "1000:1000"),
+            ("spec.task_template.pull_policy", "None"),
+            ("spec.task_template.restart_policy", "Always"),
+            resources={
+                **CPU,
+                "cpu_burst": True,
+                "shm_bytes": GIB,
+                "gpu_requests": {"count": 8, "models": ["H100"], "min_memory_bytes": 80 * GIB},
+            },
+        )
+    )
+    template = request.spec.task_template
+    assert template.env["A"] == "quotes \" ' $HOME ; , = \n and 🙂"
+    assert template.args == ("", " ", "$X", "a b")
+    assert template.requested_resources.cpu_milli_of(gpus=8) == 500
+    assert request.spec.stated_workers == 100
+    assert request.spec.effective_on_failure == "FailJob"
+
+
+def test_defaults_are_the_documented_ones() -> None:
+    spec = parse_run(RESNET).spec
+    assert (spec.task_template.restart_policy, spec.task_template.pull_policy) == ("OnFailure", "IfNotPresent")
+    assert (spec.effective_start, spec.effective_on_failure, spec.effective_lifetime) == (
+        "Independent",
+        "RestartTask",
+        "Batch",
+    )
+    assert spec.priority == 0
+    assert spec.stated_workers is None
+
+
+def test_per_gpu_amounts_grow_with_a_workers_gpus() -> None:
+    resources = parse_run(RESNET).spec.task_template.requested_resources
+    assert resources.cpu_milli_of(gpus=8) == 64_000
+    assert resources.memory_bytes_of(gpus=8) == 512 * GIB
+
+
+def test_every_unknown_field_is_named_at_once() -> None:
+    error = refusal(body(("spec.task_template.foo", 1), ("spec.replicas", 3)))
+    assert isinstance(error, UnknownField)
+    assert error.message == "fields this API does not know: spec.replicas, spec.task_template.foo"
+
+
+def test_a_single_unknown_field_has_the_documented_message() -> None:
+    assert refusal(body(("spec.replicas", 3))).message == "fields this API does not know: spec.replicas"
+
+
+def test_unknown_fields_are_found_in_every_object() -> None:
+    error = refusal(
+        body(
+            ("kind", "Job"),
+            ("metadata.uid", "1"),
+            ("spec.array", {"count": 2, "size": 2}),
+            ("spec.node_selection", {"pool": "x"}),
+            ("spec.worker_groups", [{"name": "a", "count": 1, "task_template": {"imgae": "x"}}]),
+            ("spec.task_template.requested_resources.gpu_requests.n", 1),
+            ("spec.task_template.requested_resources.per_gpu.cores", 1),
+        )
+    )
+    assert error.message.removeprefix("fields this API does not know: ").split(", ") == [
+        "kind",
+        "metadata.uid",
+        "spec.array.size",
+        "spec.node_selection.pool",
+        "spec.task_template.requested_resources.gpu_requests.n",
+        "spec.task_template.requested_resources.per_gpu.cores",
+        "spec.worker_groups[0].task_template.imgae",
+    ]
+
+
+def test_every_broken_rule_is_one_entry_even_beside_unknown_fields() -> None:
+    error = refusal(
+        body(
+            ("metadata.name", "-x"),
+            ("spec.replicas", 1),
+            ("spec.priority", "high"),
+            ("spec.task_template.image", ""),
+            ("spec.task_template.time_limit_seconds", 59),
+            ("spec.task_template.args", ["ok", 5]),
+        )
+    )
+    assert isinstance(error, UnknownField)
+    assert sorted(fields(error)) == [
+        "metadata.name",
+        "spec.priority",
+        "spec.replicas",
+        "spec.task_template.args[1]",
+        "spec.task_template.image",
+        "spec.task_template.time_limit_seconds",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "rule"),
+    [
+        ("spec.task_template.time_limit_seconds", 59, "must be at least 60"),
+        ("spec.task_template.time_limit_seconds", 366 * 86400 + 1, "must be at most 31622400"),
+        ("spec.task_template.time_limit_seconds", True, "must be a whole number"),
+        ("spec.task_template.time_limit_seconds", 3600.0, "must be a whole number"),
+        ("spec.task_template.time_limit_seconds", "2h", "must be a whole number"),
+        ("spec.task_template.args", "a b", "must be a list"),
+        ("spec.task_template.env", ["A=1"], "must be an object"),
+        ("spec.task_template.working_dir", "code", "must be an absolute path without .."),
+        ("spec.task_template.working_dir", "/a/../b", "must be an absolute path without .."),
+        (
+            "spec.task_template.image",
+            "--privileged",
+            "must be an image reference, such as python:3.11 or registry.example.com/team/train:1",
+        ),
+        ("spec.task_template.pull_policy", "Never", "must be one of 'IfNotPresent', 'Always' or 'None'"),
+        ("spec.task_template.restart_policy", "never", "must be one of 'OnFailure', 'Always' or 'Never'"),
+        ("spec.task_template.user", "root; rm", "must be a user, or user:group, by name or number"),
+        ("spec.task_template.command", "", "must not be empty"),
+        ("spec.task_template", [], "must be an object"),
+        ("spec.machines", 0, "must be at least 1"),
+        ("spec.machines", -1, "must be at least 1"),
+        ("spec.machines", 10**400, "must be at most 10000"),
+        ("spec.priority", 1.5, "must be a whole number"),
+        ("spec.array", {"count": 0}, None),
+        ("spec.task_template.requested_resources.per_gpu.cpu_cores", float("nan"), "must be a finite number"),
+        ("spec.task_template.requested_resources.per_gpu.cpu_cores", 0, "must be at least 0.001"),
+        ("spec.task_template.requested_resources.per_gpu.cpu_cores", 10**400, "must be a number"),
+        ("spec.task_template.requested_resources.per_gpu.memory_bytes", 64, "must be at least 1048576"),
+        ("spec.task_template.requested_resources.gpu_requests.count", 0, "must be at least 1"),
+        ("metadata.name", "x" * 58, "must be at most 57 characters"),
+        ("metadata.name", "a/b", "must be ASCII letters, digits, - and _, with no - at either end"),
+        ("metadata.name", "naïve", "must be ASCII letters, digits, - and _, with no - at either end"),
+        ("metadata.name", "", "must be ASCII letters, digits, - and _, with no - at either end"),
+        ("metadata.name", "line\n", "must be ASCII letters, digits, - and _, with no - at either end"),
+        ("metadata.name", None, "must be text"),
+    ],
+)
+def test_a_broken_rule_names_its_field_and_the_rule(path: str, value: object, rule: str | None) -> None:
+    error = refusal(body((path, value)))
+    assert isinstance(error, ValidationError)
+    assert error.detail[0]["field"].startswith(path)
+    assert rule is None or error.detail[0]["rule"] == rule
+
+
+@pytest.mark.parametrize("name", ["A=B", "", "1A", "a b", "A\n", "é"])
+def test_a_bad_environment_name_is_refused(name: str) -> None:
+    assert fields(refusal(body(("spec.task_template.env", {name: "x"})))) == [f"spec.task_template.env{'.' + name}"]
+
+
+@pytest.mark.parametrize(
+    ("resources", "field"),
+    [
+        ({}, ""),
+        ({"gpu_requests": {"count": 1}}, ""),
+        ({"cpu_cores": 1}, ".memory_bytes"),
+        ({"memory_bytes": GIB}, ".cpu_cores"),
+        ({**CPU, "node_fraction": 0.5}, ""),
+        ({**CPU, "per_gpu": {"cpu_cores": 1, "memory_bytes": GIB}, "gpu_requests": {"count": 1}}, ""),
+        ({"per_gpu": {"cpu_cores": 1, "memory_bytes": GIB}}, ".per_gpu"),
+        ({"node_fraction": 0}, ".node_fraction"),
+        ({"node_fraction": 1.01}, ".node_fraction"),
+        ({"node_fraction": 0.5, "cpu_burst": True}, ".cpu_burst"),
+        ({**CPU, "gpu_requests": {"models": ["H100"]}}, ".gpu_requests.count"),
+    ],
+)
+def test_resources_have_exactly_one_form(resources: dict[str, Any], field: str) -> None:
+    assert fields(refusal(body(resources=resources))) == [f"spec.task_template.requested_resources{field}"]
+
+
+@pytest.mark.parametrize("resources", [CPU, {"node_fraction": 1}, {**CPU, "gpu_requests": {"count": 3}}])
+def test_each_resource_form_is_accepted(resources: dict[str, Any]) -> None:
+    assert (
+        parse_run(body(resources=resources)).spec.task_template.requested_resources.model_dump(
+            exclude_unset=True, mode="json"
+        )
+        == resources
+    )
+
+
+def test_workers_come_from_one_field_only() -> None:
+    error = refusal(body(("spec.machines", 2), ("spec.node_selection", {"count": 2}), ("spec.array", {"count": 2})))
+    assert fields(error) == ["spec.node_selection.count", "spec.array"]
+    assert parse_run(body(("spec.machines", 2), ("spec.node_selection", {"pools": ["a"]}))).spec.stated_workers == 2
+
+
+NOT_YET_VALUES: dict[str, Any] = {
+    "spec.start": "Gang",
+    "spec.on_failure": "RestartJob",
+    "spec.lifetime": "Service",
+    "spec.worker_groups": [{"name": "ps", "count": 1, "task_template": {"env": {"A": "1"}}}],
+    "spec.code": base64.b64encode(b"\x1f\x8b packed").decode(),
+    "spec.engine": {"model": "llama"},
+    "spec.task_template.registry_secret_ref": {"external_secret_name": "registry-login"},
+    "spec.task_template.secret_refs": [{"external_secret_name": "hf", "env_vars": {"token": "HF_TOKEN"}}],
+    "spec.task_template.datavolume_refs": [{"name": "imagenet", "mount_path": "/data"}],
+    "spec.task_template.model_refs": [{"name": "llama", "mount_path": "/model"}],
+    "spec.task_template.probes": {"liveness": {"exec": {"command": ["true"]}, "period_seconds": 5}},
+}
+
+
+@pytest.mark.parametrize("row", NOT_YET, ids=lambda row: row.path)
+def test_a_field_without_behaviour_is_refused_with_its_rule_and_nothing_else(row: Any) -> None:
+    error = refusal(body((row.path, NOT_YET_VALUES[row.path])))
+    assert isinstance(error, ValidationError)
+    assert error.detail == [{"field": row.path, "rule": row.rule}]
+    assert "not work yet" in row.rule
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "field"),
+    [
+        ("spec.code", "not base64!", "spec.code"),
+        ("spec.code", base64.b64encode(b"PK zip").decode(), "spec.code"),
+        ("spec.code", base64.b64encode(b"\x1f\x8b" + bytes(900 * 1024)).decode(), "spec.code"),
+        ("spec.task_template.probes", {"liveness": {"period_seconds": 5}}, "spec.task_template.probes.liveness"),
+        ("spec.task_template.secret_refs", [{"external_secret_name": "x"}], "spec.task_template.secret_refs[0]"),
+        ("spec.worker_groups", [{"name": "a", "count": 1}, {"name": "a", "count": 1}], "spec.worker_groups"),
+        ("spec.worker_groups", [{"name": "-", "count": 1}], "spec.worker_groups[0].name"),
+        ("spec.worker_groups", [{"name": "a", "count": 9999}, {"name": "b", "count": 9999}], "spec.worker_groups"),
+    ],
+)
+def test_shapes_are_checked_where_behaviour_is_missing(path: str, value: Any, field: str) -> None:
+    assert field in [
+        entry["field"] for entry in refusal(body((path, value))).detail if "not work yet" not in entry["rule"]
+    ]
+
+
+def test_the_console_insists_on_lower_case() -> None:
+    assert parse_run(body(("metadata.name", "ResNet"))).metadata.name == "ResNet"
+    assert refusal(body(("metadata.name", "ResNet")), console=True).detail == [
+        {"field": "metadata.name", "rule": "must be lower case"}
+    ]
+
+
+@pytest.mark.parametrize("name", ["a", "a_b-c", "9", "x" * 57, "a__", "A-1"])
+def test_a_legal_name_is_accepted(name: str) -> None:
+    assert parse_run(body(("metadata.name", name), ("spec.array", {"count": 10_000}))).metadata.name == name
+
+
+def test_a_name_that_is_no_host_name_has_its_own_code() -> None:
+    error = refusal(body(("metadata.name", "_x")))
+    assert isinstance(error, NameNotDnsSafe)
+    assert fields(error) == ["metadata.name"]
+
+
+def test_a_group_that_makes_a_workers_name_too_long_is_named() -> None:
+    error = refusal(body(("metadata.name", "x" * 57), ("spec.worker_groups", [{"name": "server", "count": 1}])))
+    assert "spec.worker_groups[0].name" in fields(error)
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\ud800", "ok\udfff"])
+def test_text_that_the_database_refuses_is_refused_wherever_it_stands(text: str) -> None:
+    error = refusal(
+        body(
+            ("metadata.labels", {"a": text}),
+            ("spec.task_template.args", [text]),
+            ("spec.task_template.env", {"A": text, f"B{text}": "1"}),
+            (f"spec.{text}", 1),
+        )
+    )
+    assert fields(error) == [
+        "metadata.labels.a",
+        "spec.task_template.args[0]",
+        "spec.task_template.env.A",
+        "spec.task_template.env",
+        "spec",
+    ]
+    json.dumps(error.as_dict()).encode()
+
+
+def test_more_arguments_than_a_process_can_take_are_refused() -> None:
+    assert fields(refusal(body(("spec.task_template.args", ["x" * 131_072])))) == ["spec.task_template.args[0]"]
+    assert fields(refusal(body(("spec.task_template.args", ["x" * 131_000] * 9)))) == ["spec.task_template"]
+
+
+def test_an_answer_stays_small_whatever_is_sent() -> None:
+    error = refusal(body(("spec", {f"unknown{number}": 1 for number in range(20_000)} | {"k" * 100_000: 1})))
+    assert len(error.detail) == 500
+    assert len(json.dumps(error.as_dict())) < 100_000
+
+
+def test_a_groups_template_merges_environment_and_replaces_the_rest() -> None:
+    stored = body(("spec.task_template.env", {"A": "1", "B": "1"}))["spec"]
+    stored["worker_groups"] = [{"name": "ps", "count": 1, "task_template": {"env": {"B": "2"}, "args": ["serve"]}}]
+    spec = load_spec(stored)
+    template = template_of(spec, "ps")
+    assert (template.env, template.args, template.image) == ({"A": "1", "B": "2"}, ("serve",), spec.task_template.image)
+    assert template_of(spec, "") is spec.task_template
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=8) | st.just(10**400),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(st.characters(), max_size=8), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+_PATHS = [
+    "metadata",
+    "metadata.name",
+    "metadata.labels",
+    "spec",
+    *(
+        f"spec.{name}"
+        for name in (
+            "machines",
+            "node_selection",
+            "array",
+            "worker_groups",
+            "start",
+            "on_failure",
+            "priority",
+            "code",
+            "engine",
+        )
+    ),
+    "spec.task_template",
+    *(
+        f"spec.task_template.{name}"
+        for name in ("image", "command", "args", "env", "user", "working_dir", "time_limit_seconds", "probes")
+    ),
+    *(
+        f"spec.task_template.{name}"
+        for name in ("secret_refs", "datavolume_refs", "requested_resources", "pull_policy", "foo")
+    ),
+    *(
+        f"spec.task_template.requested_resources.{name}"
+        for name in ("cpu_cores", "memory_bytes", "per_gpu", "node_fraction", "gpu_requests")
+    ),
+    *(f"spec.{name}" for name in ("node_selection.count", "node_selection.labels", "array.count", "array.parallelism")),
+]
+
+
+@given(_json)
+def test_any_json_is_accepted_or_refused_with_a_typed_error(value: object) -> None:
+    check_answer(value)
+
+
+@settings(max_examples=300)
+@given(st.dictionaries(st.sampled_from(_PATHS), _json, min_size=1, max_size=4))
+def test_a_run_with_any_values_in_its_fields_is_accepted_or_refused_with_a_typed_error(
+    changes: dict[str, object],
+) -> None:
+    result = copy.deepcopy(RESNET)
+    for path, value in changes.items():
+        *parents, last = path.split(".")
+        place: Any = result
+        for parent in parents:
+            if not isinstance(place.get(parent), dict):
+                place[parent] = {}
+            place = place[parent]
+        place[last] = value
+    check_answer(result)
+
+
+def check_answer(value: object) -> None:
+    request, error = outcome(value)
+    if request is None:
+        assert isinstance(error, UnknownField | ValidationError | NameNotDnsSafe)
+        assert error.message
+        assert error.detail
+        json.dumps(error.as_dict()).encode()
+    else:
+        stored = request.spec.stored()
+        assert "\\u0000" not in json.dumps(stored, allow_nan=False)
+        assert load_spec(json.loads(json.dumps(stored))) == request.spec
+
+
+def outcome(value: object) -> tuple[RunRequest | None, AstraError | None]:
+    try:
+        return parse_run(value), None
+    except AstraError as error:
+        return None, error
+
+
+def test_deep_nesting_is_refused() -> None:
+    deep: Any = {}
+    for _ in range(900):
+        deep = {"a": [deep]}
+    assert isinstance(refusal(deep), UnknownField)
+    assert isinstance(refusal(body(("spec.task_template.env", {"A": deep}))), ValidationError)
+
+
+def test_keys_that_are_no_text_are_refused() -> None:
+    assert isinstance(refusal({1: 2, None: {}}), ValidationError)
