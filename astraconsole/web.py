@@ -4,7 +4,7 @@ import json
 import logging
 import sys
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
@@ -20,6 +20,7 @@ from django.template.loader import render_to_string
 from astraconsole.errors import (
     AstraError,
     BadRequest,
+    Detail,
     Forbidden,
     MalformedBody,
     MethodNotAllowed,
@@ -27,6 +28,7 @@ from astraconsole.errors import (
     TooLarge,
     Unauthenticated,
     Unavailable,
+    UnknownField,
 )
 
 log = logging.getLogger(__name__)
@@ -146,6 +148,15 @@ def read_json(request: HttpRequest) -> object:
     except ValueError as error:
         raise MalformedBody(f"the body is not JSON that this API reads: {_one_line(error)}") from None
     return value
+
+
+def refuse_unknown_parameters(request: HttpRequest, known: Iterable[str]) -> None:
+    """A misspelt filter must not quietly select everything. Raises UnknownField."""
+    unknown = sorted(set(request.GET) - set(known))
+    if unknown:
+        rule = "is not a parameter of this request"
+        detail: list[Detail] = [{"field": name, "rule": rule} for name in unknown]
+        raise UnknownField(f"parameters this request does not know: {', '.join(unknown)}", detail)
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,0 +1,193 @@
+"""The documents of the JSON API about runs and workers: their shapes, and how they are made from rows.
+
+They are plain dictionaries: on the way in a run is validated once, on the way out nothing is. Times are UTC with six
+decimals and `Z`. Sizes are bytes.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NotRequired
+
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
+
+from runs.state_machine import RunState
+
+if TYPE_CHECKING:
+    from machines.models import Gpu
+    from runs.models import Run, Transition, Worker
+
+
+class Moved(TypedDict):
+    """One entry of a history, oldest first."""
+
+    transition_at: str
+    state: str
+    reason: str
+    actor: str
+
+
+class RunMetadata(TypedDict):
+    name: str
+    uid: str
+    created_at: str
+    created_by: str | None
+    cluster: str
+    workspace: str
+    labels: dict[str, str]
+
+
+class RunStatus(TypedDict):
+    state: str
+    reason: str
+    pending: NotRequired[dict[str, Any]]  # why it waits, in numbers, while it does
+    started_at: str | None
+    ended_at: str | None
+    restarts: int
+
+
+class RunSummary(TypedDict):
+    """A run in a list."""
+
+    metadata: RunMetadata
+    spec: dict[str, Any]
+    status: RunStatus
+    task_counts: dict[str, int]
+
+
+class RunDocument(RunSummary):
+    history: list[Moved]
+    task_names: list[str]
+
+
+class WorkerMetadata(TypedDict):
+    name: str
+    job: str
+    rank: int
+    group: str
+
+
+class WorkerStatus(TypedDict):
+    state: str
+    reason: str
+
+
+class LastFailure(TypedDict):
+    reason: str
+    failed_at: str
+    exit_code: int | None
+    log_tail: str
+
+
+class Placed(TypedDict):
+    machine: str
+    gpu_ids: list[int]
+    gpu_uuids: list[str]
+
+
+class WorkerSummary(TypedDict):
+    """A worker in a list. `placement` is null before the first placement; `metrics` holds the newest samples."""
+
+    metadata: WorkerMetadata
+    status: WorkerStatus
+    exit_code: int | None
+    restarts: int
+    restart_at: str | None
+    last_failure: LastFailure | None
+    placement: Placed | None
+    metrics: dict[str, float]
+
+
+class WorkerDocument(WorkerSummary):
+    history: list[Moved]
+
+
+class RunList(TypedDict):
+    """`next` goes into `after` for the following page; null at the end."""
+
+    items: list[RunSummary]
+    next: str | None
+
+
+class WorkerList(TypedDict):
+    items: list[WorkerSummary]
+    next: str | None
+
+
+class Log(TypedDict):
+    """The end of a worker's output. `archived`: its container no longer exists."""
+
+    task_name: str
+    logs: str
+    archived: NotRequired[bool]
+
+
+def moment(at: datetime | None) -> str | None:
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ") if at is not None else None
+
+
+def run_summary(run: "Run", counts: Mapping[str, int], pending: dict[str, Any] | None = None) -> dict[str, Any]:
+    """A RunSummary. The run's `namespace` (cluster, workspace) and `created_by` are loaded."""
+    status = {
+        "state": run.state,
+        "reason": run.reason,
+        "started_at": moment(run.started_at),
+        "ended_at": moment(run.ended_at),
+        "restarts": run.restarts,
+    }
+    if pending is not None and run.state == RunState.PENDING:
+        status["pending"] = pending
+    return {
+        "metadata": {
+            "name": run.name,
+            "uid": str(run.uid),
+            "created_at": moment(run.created_at),
+            "created_by": run.created_by.username if run.created_by else None,
+            "cluster": run.namespace.cluster.slug,
+            "workspace": run.namespace.workspace.slug,
+            "labels": run.labels,
+        },
+        "spec": run.spec,
+        "status": status,
+        "task_counts": dict(counts),
+    }
+
+
+def run_document(
+    summary: dict[str, Any], history: Iterable["Transition"], workers: Iterable["Worker"]
+) -> dict[str, Any]:
+    """A RunDocument."""
+    return {**summary, "history": moves(history), "task_names": [worker.name for worker in workers]}
+
+
+def worker_summary(worker: "Worker", job: str, gpus: Iterable["Gpu"]) -> dict[str, Any]:
+    """A WorkerSummary. `gpus`: those of its machine."""
+    return {
+        "metadata": {"name": worker.name, "job": job, "rank": worker.rank, "group": worker.group},
+        "status": {"state": worker.state, "reason": worker.reason},
+        "exit_code": worker.exit_code,
+        "restarts": worker.restarts,
+        "restart_at": moment(worker.restart_at),
+        "last_failure": worker.last_failure,
+        "placement": _placement(worker, gpus),
+        "metrics": {},
+    }
+
+
+def _placement(worker: "Worker", gpus: Iterable["Gpu"]) -> dict[str, Any] | None:
+    attempt = worker.newest
+    if attempt is None:
+        return None
+    uuids = {gpu.index: gpu.uuid for gpu in gpus}
+    return {
+        "machine": attempt.machine.name,
+        "gpu_ids": list(attempt.gpu_indexes),
+        "gpu_uuids": [uuids[index] for index in attempt.gpu_indexes if index in uuids],
+    }
+
+
+def moves(history: Iterable["Transition"]) -> list[dict[str, Any]]:
+    """Each a Moved."""
+    return [
+        {"transition_at": moment(move.at), "state": move.state, "reason": move.reason, "actor": move.actor}
+        for move in history
+    ]
