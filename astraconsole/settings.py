@@ -23,8 +23,12 @@ DATABASES = {
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 REDIS_URL = env.str("REDIS_URL", "redis://127.0.0.1:6379/0")  # redis://… or unix://:password@/path?db=0
+CHANNEL_PREFIX = "astra"
 CHANNEL_LAYERS = {
-    "default": {"BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer", "CONFIG": {"hosts": [REDIS_URL]}}
+    "default": {
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [REDIS_URL], "prefix": CHANNEL_PREFIX},
+    }
 }
 
 INSTALLED_APPS = [
