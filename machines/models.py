@@ -129,11 +129,24 @@ class JoinToken(models.Model):
     machine = models.ForeignKey(Machine, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
 
 
-class Liveness(models.Model):
-    """When a process of the console was last alive: a lease expires only if a daphne and the lease check both were,
-    for its whole length."""
+class SetAsideReport(models.Model):
+    """A report of a machine that could not be applied, not even on its own: acknowledged, kept for staff to look at."""
 
-    process = models.CharField(max_length=100, unique=True)  # "daphne:<host>:<pid>", "leases"
-    kind = models.CharField(max_length=10)  # daphne | leases
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+")
+    machine = models.ForeignKey(Machine, null=True, on_delete=models.CASCADE, related_name="+")
+    attempt = models.UUIDField(null=True)  # null: a hello
+    seq = models.PositiveIntegerField(null=True)
+    payload = models.BinaryField()  # as the inbox held it: machines.protocol.Report, or the hello's attempts
+    error = models.TextField()
+    received_at = models.DateTimeField()
+    set_aside_at = models.DateTimeField()
+
+
+class Liveness(models.Model):
+    """When a process of the console was last alive, and since when without a pause: a lease expires only if a daphne
+    and the lease check both were, for its whole length."""
+
+    process = models.CharField(max_length=300, unique=True)  # "daphne:<host>:<pid>", "leases"
+    kind = models.CharField(max_length=10)  # machines.leases.DAPHNE | CHECK
     since = models.DateTimeField()
     seen_at = models.DateTimeField()

@@ -249,6 +249,7 @@ _encoder = msgspec.msgpack.Encoder()
 _to_agent = msgspec.msgpack.Decoder(ToAgent)
 _from_agent = msgspec.msgpack.Decoder(FromAgent)
 _report = msgspec.msgpack.Decoder(Report)
+_answer = msgspec.msgpack.Decoder(Answer)
 
 
 class _AnyHello(msgspec.Struct, tag="hello"):
@@ -260,7 +261,7 @@ class _AnyHello(msgspec.Struct, tag="hello"):
 _any_hello = msgspec.msgpack.Decoder(_AnyHello)
 
 
-def encode(message: ToAgent | FromAgent | Report) -> bytes:
+def encode(message: ToAgent | FromAgent | Report | Answer | Order) -> bytes:
     return _encoder.encode(message)
 
 
@@ -287,7 +288,12 @@ def decode_report(data: bytes) -> Report:
     return _report.decode(data)
 
 
-# ---- joining: plain HTTP, before there is a machine token --------------------------------------------------------------
+def decode_answer(data: bytes) -> Answer:
+    """The answer of a call, on its way through the console. Raises msgspec.DecodeError."""
+    return _answer.decode(data)
+
+
+# ---- joining: plain HTTP, before there is a machine token ------------------------------------------------------------
 
 
 class JoinRequest(msgspec.Struct, frozen=True):

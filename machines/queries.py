@@ -1,0 +1,53 @@
+"""The only reads of machines for pages and the API: each starts from an Access."""
+
+from django.db.models import QuerySet
+
+from astraconsole.errors import NotFound
+from astraconsole.tenancy.permissions import Action
+from astraconsole.tenancy.queries import Access
+from machines.models import Cluster, Machine, MachineState, Namespace
+
+
+def clusters_for(access: Access) -> QuerySet[Cluster]:
+    """The clusters that the workspace has a namespace on, by name."""
+    return Cluster.objects.filter(namespaces__workspace=access.workspace).order_by("slug")
+
+
+def get_cluster(access: Access, cluster_slug: str) -> Cluster:
+    """Raises NotFound, also for a cluster that exists but is none of the workspace's."""
+    cluster = clusters_for(access).filter(slug=cluster_slug).first()
+    if cluster is None:
+        raise NotFound(f"the workspace has no cluster {cluster_slug}")
+    return cluster
+
+
+def machines_for(access: Access, cluster_slug: str | None = None) -> QuerySet[Machine]:
+    """Machines of the workspace's clusters (or of one), with cluster and GPUs: two queries. Removed ones are gone."""
+    machines = (
+        Machine.objects.filter(cluster__namespaces__workspace=access.workspace)
+        .exclude(state=MachineState.REMOVED)
+        .select_related("cluster", "cordoned_by")
+        .prefetch_related("gpus")
+        .order_by("cluster__slug", "name")
+    )
+    return machines if cluster_slug is None else machines.filter(cluster__slug=cluster_slug)
+
+
+def get_machine(access: Access, cluster_slug: str, name: str) -> Machine:
+    """Raises NotFound."""
+    machine = machines_for(access, cluster_slug).filter(name=name).first()
+    if machine is None:
+        raise NotFound(f"there is no machine {name} in {cluster_slug}")
+    return machine
+
+
+def is_shared(access: Access, cluster: Cluster) -> bool:
+    """Whether workspaces other than this one use the cluster."""
+    return Namespace.objects.filter(cluster=cluster).exclude(workspace=access.workspace).exists()
+
+
+def may_manage_machines(access: Access, cluster: Cluster) -> bool:
+    """Staff always; admins of the workspace where no other workspace uses the cluster."""
+    if access.user.is_staff:
+        return True
+    return access.allows(Action.MANAGE) and not is_shared(access, cluster)
