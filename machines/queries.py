@@ -1,11 +1,13 @@
 """The only reads of machines for pages and the API: each starts from an Access."""
 
+from collections.abc import Collection
+
 from django.db.models import QuerySet
 
 from astraconsole.errors import NotFound
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
-from machines.models import Cluster, Machine, MachineState, Namespace
+from machines.models import Cluster, Gpu, Machine, MachineState, Namespace
 
 
 def clusters_for(access: Access) -> QuerySet[Cluster]:
@@ -39,6 +41,15 @@ def get_machine(access: Access, cluster_slug: str, name: str) -> Machine:
     if machine is None:
         raise NotFound(f"there is no machine {name} in {cluster_slug}")
     return machine
+
+
+def gpus_of(machine_ids: Collection[int]) -> dict[int, list[Gpu]]:
+    """Each machine's GPUs by index, in one query; none for no machines."""
+    found: dict[int, list[Gpu]] = {}
+    if machine_ids:
+        for gpu in Gpu.objects.filter(machine__in=machine_ids).order_by("machine", "index"):
+            found.setdefault(gpu.machine_id, []).append(gpu)
+    return found
 
 
 def is_shared(access: Access, cluster: Cluster) -> bool:
