@@ -1,15 +1,12 @@
-"""How errors are rendered (JSON for programs, a page or a toast for people), partial requests, bodies read as JSON."""
+"""How errors are rendered (JSON for programs and scripts, a page for people), and what a partial request is."""
 
-import json
 import logging
 import sys
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
 from django.conf import settings
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.db import OperationalError
@@ -20,16 +17,13 @@ from django.template.loader import render_to_string
 from astraconsole.errors import (
     AstraError,
     BadRequest,
-    Detail,
     Forbidden,
-    MalformedBody,
     MethodNotAllowed,
     NotFound,
-    TooLarge,
     Unauthenticated,
     Unavailable,
-    UnknownField,
 )
+from astraconsole.json_bodies import json_response, too_large
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +68,7 @@ class ErrorMiddleware:
             case PermissionDenied():
                 return error_response(request, Forbidden(str(error) or "you may not do this"))
             case RequestDataTooBig():
-                return error_response(request, _too_large())
+                return error_response(request, too_large())
             case OperationalError():
                 log.error("The database did not answer %s %s", request.method, request.path, exc_info=error)
                 return error_response(request, Unavailable("the database does not answer; try again"))
@@ -89,11 +83,6 @@ def is_partial(request: HttpRequest) -> bool:
     """Whether htmx asks for a fragment, not for a whole page (a boosted link, or history it has lost)."""
     htmx = getattr(request, "htmx", None)  # absent where a request failed before the middleware that sets it
     return bool(htmx) and not htmx.boosted and not htmx.history_restore_request
-
-
-def json_response(document: object, status: int = HTTPStatus.OK) -> HttpResponse:
-    """A document of plain values as the answer."""
-    return HttpResponse(msgspec.json.encode(document), status=status, content_type="application/json")
 
 
 def error_response(request: HttpRequest, error: AstraError) -> HttpResponse:
@@ -126,64 +115,12 @@ def _not_allowed(request: HttpRequest, response: HttpResponse) -> HttpResponse:
     return answer
 
 
-def _too_large() -> TooLarge:
-    return TooLarge(f"the body is larger than {settings.DATA_UPLOAD_MAX_MEMORY_SIZE // 1024} KiB")
-
-
-def read_json(request: HttpRequest) -> object:
-    """The body, strictly: UTF-8, no NaN, no field twice, no text that is not Unicode. Raises MalformedBody, TooLarge.
-
-    Read up to the limit and not by Content-Length, which a chunked body does not have.
-    """
-    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    body = request.read(limit + 1)
-    if len(body) > limit:
-        raise _too_large()
-    try:
-        value = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_no_constant)
-        if b"\\ud" in body.lower():  # half a surrogate pair can be spelled in JSON, and stored nowhere
-            json.dumps(value, ensure_ascii=False).encode()
-    except RecursionError:
-        raise MalformedBody("the body is not JSON that this API reads: nested too deeply") from None
-    except ValueError as error:
-        raise MalformedBody(f"the body is not JSON that this API reads: {_one_line(error)}") from None
-    return value
-
-
-def refuse_unknown_parameters(request: HttpRequest, known: Iterable[str]) -> None:
-    """A misspelt filter must not quietly select everything. Raises UnknownField."""
-    unknown = sorted(set(request.GET) - set(known))
-    if unknown:
-        rule = "is not a parameter of this request"
-        detail: list[Detail] = [{"field": name, "rule": rule} for name in unknown]
-        raise UnknownField(f"parameters this request does not know: {', '.join(unknown)}", detail)
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    value = dict(pairs)
-    if len(value) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the field {twice} is there twice")
-    return value
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _one_line(error: ValueError) -> str:
-    if isinstance(error, UnicodeError):
-        return "it is not valid UTF-8"
-    return str(error).partition(";")[0]
-
-
 # ---- what Django itself refuses or cannot do: named in urls.py and settings.py --------------------------------------
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     if isinstance(exception, RequestDataTooBig):
-        return error_response(request, _too_large())
+        return error_response(request, too_large())
     return error_response(request, BadRequest("this request cannot be understood"))
 
 

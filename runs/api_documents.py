@@ -5,15 +5,15 @@ decimals and `Z`. Sizes are bytes.
 """
 
 from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
+from astraconsole.json_bodies import moment
 from runs.state_machine import RunState
 
 if TYPE_CHECKING:
-    from machines.models import Gpu
+    from machines.models import Gpu, Namespace
     from runs.models import Run, Transition, Worker
 
 
@@ -121,8 +121,28 @@ class Log(TypedDict):
     archived: NotRequired[bool]
 
 
-def moment(at: datetime | None) -> str | None:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ") if at is not None else None
+class Quota(TypedDict):
+    """Null is no limit."""
+
+    gpus: int | None
+    cpu_cores: float | None
+    memory_bytes: int | None
+    runs: int | None
+
+
+class ClusterDocument(TypedDict):
+    """A cluster as the workspace may use it. No pools means every pool."""
+
+    name: str
+    quota: Quota
+    weight: float
+    max_priority: int
+    pools: list[str]
+
+
+class ClusterList(TypedDict):
+    items: list[ClusterDocument]
+    next: None
 
 
 def run_summary(run: "Run", counts: Mapping[str, int], pending: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -191,3 +211,20 @@ def moves(history: Iterable["Transition"]) -> list[dict[str, Any]]:
         {"transition_at": moment(move.at), "state": move.state, "reason": move.reason, "actor": move.actor}
         for move in history
     ]
+
+
+def cluster_document(namespace: "Namespace") -> dict[str, Any]:
+    """A ClusterDocument. The namespace's `cluster` is loaded."""
+    cpu_milli = namespace.quota_cpu_milli
+    return {
+        "name": namespace.cluster.slug,
+        "quota": {
+            "gpus": namespace.quota_gpus,
+            "cpu_cores": None if cpu_milli is None else cpu_milli / 1000,
+            "memory_bytes": namespace.quota_memory_bytes,
+            "runs": namespace.quota_runs,
+        },
+        "weight": namespace.weight,
+        "max_priority": namespace.max_priority,
+        "pools": namespace.pools,
+    }

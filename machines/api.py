@@ -1,0 +1,147 @@
+"""The JSON API of machines."""
+
+from typing import TYPE_CHECKING, Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import Router
+from typing_extensions import TypedDict
+
+from astraconsole.json_bodies import json_response, moment, read_reason, reason_body
+from astraconsole.tenancy.queries import Access, get_access
+from machines import queries
+from machines.services import cordon, uncordon
+
+if TYPE_CHECKING:
+    from machines.models import Gpu, Machine
+
+MACHINES = "/orgs/{slug:org}/workspaces/{slug:ws}/clusters/{slug:cluster}/api/machines"
+
+router = Router(tags=["Machines"])
+
+
+class MachineMetadata(TypedDict):
+    name: str
+    uid: str
+    cluster: str
+    labels: dict[str, str]
+    created_at: str
+
+
+class Cordoned(TypedDict):
+    """Takes no new work; what runs goes on."""
+
+    by: str | None
+    at: str
+    reason: str
+
+
+class MachineStatus(TypedDict):
+    state: str
+    reason: str
+    cordoned: Cordoned | None
+    last_seen_at: str | None
+    clock_skew_seconds: float | None
+
+
+class GpuDocument(TypedDict):
+    index: int
+    uuid: str
+    model: str
+    memory_bytes: int
+    healthy: bool
+    health_reason: str
+    simulated: bool
+
+
+class Capacity(TypedDict):
+    cpu_cores: float
+    memory_bytes: int
+    gpus: list[GpuDocument]
+
+
+class MachineDocument(TypedDict):
+    metadata: MachineMetadata
+    status: MachineStatus
+    capacity: Capacity
+    runtime: str
+    agent_version: str
+
+
+class MachineList(TypedDict):
+    items: list[MachineDocument]
+    next: None
+
+
+@router.get(MACHINES, response=MachineList)
+def list_machines(request: HttpRequest, org: str, ws: str, cluster: str) -> HttpResponse:
+    """The cluster's machines, by name."""
+    access = _access(request, org, ws)
+    machines = queries.machines_for(access, queries.get_cluster(access, cluster).slug)
+    return json_response({"items": [_machine(machine) for machine in machines], "next": None})
+
+
+@router.get(f"{MACHINES}/{{machine}}", response=MachineDocument)
+def get_machine(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
+    """One machine."""
+    return _answer(_access(request, org, ws), cluster, machine)
+
+
+@router.post(f"{MACHINES}/{{machine}}/cordon", response=MachineDocument, openapi_extra=reason_body())
+def cordon_machine(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
+    """Let a machine take no new work. The answer is the machine."""
+    access = _access(request, org, ws)
+    cordon(access, queries.get_machine(access, cluster, machine), read_reason(request))
+    return _answer(access, cluster, machine)
+
+
+@router.post(f"{MACHINES}/{{machine}}/uncordon", response=MachineDocument)
+def uncordon_machine(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
+    """Let a machine take work again. The answer is the machine."""
+    access = _access(request, org, ws)
+    uncordon(access, queries.get_machine(access, cluster, machine))
+    return _answer(access, cluster, machine)
+
+
+def _access(request: HttpRequest, org: str, ws: str) -> Access:
+    return get_access(request.auth, org, ws)  # type: ignore[attr-defined]
+
+
+def _answer(access: Access, cluster: str, name: str) -> HttpResponse:
+    return json_response(_machine(queries.get_machine(access, cluster, name)))
+
+
+def _machine(machine: "Machine") -> dict[str, Any]:
+    return {
+        "metadata": {
+            "name": machine.name,
+            "uid": str(machine.uid),
+            "cluster": machine.cluster.slug,
+            "labels": machine.labels,
+            "created_at": moment(machine.created_at),
+        },
+        "status": {
+            "state": machine.state,
+            "reason": machine.state_reason,
+            "cordoned": _cordoned(machine),
+            "last_seen_at": moment(machine.last_seen_at),
+            "clock_skew_seconds": machine.clock_skew_seconds,
+        },
+        "capacity": {
+            "cpu_cores": machine.cpu_milli / 1000,
+            "memory_bytes": machine.memory_bytes,
+            "gpus": [{name: getattr(gpu, name) for name in GpuDocument.__annotations__} for gpu in _gpus(machine)],
+        },
+        "runtime": machine.runtime,
+        "agent_version": machine.agent_version,
+    }
+
+
+def _gpus(machine: "Machine") -> "list[Gpu]":
+    return sorted(machine.gpus.all(), key=lambda gpu: gpu.index)  # prefetched
+
+
+def _cordoned(machine: "Machine") -> dict[str, Any] | None:
+    if machine.cordoned_at is None:
+        return None
+    by = machine.cordoned_by.username if machine.cordoned_by else None
+    return {"by": by, "at": moment(machine.cordoned_at), "reason": machine.cordon_reason}

@@ -1,0 +1,199 @@
+"""The JSON API of runs ("jobs") and workers ("tasks"). Documents: `runs.api_documents`; the rules: services."""
+
+from http import HTTPStatus
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from ninja import Query, Router, Schema
+from pydantic import Field
+
+from astraconsole.json_bodies import json_response, read_json, read_reason, reason_body, refuse_unknown_parameters
+from astraconsole.tenancy.permissions import Action
+from astraconsole.tenancy.queries import Access, get_access
+from machines import queries as machine_queries
+from runs import queries
+from runs.api_documents import (
+    ClusterList,
+    Log,
+    RunDocument,
+    RunList,
+    WorkerDocument,
+    WorkerList,
+    cluster_document,
+    moves,
+    run_document,
+    run_summary,
+    worker_summary,
+)
+from runs.log_follower import tail_text
+from runs.services.deleting import delete_run
+from runs.services.stopping import stop_run, stop_worker
+from runs.services.submit import submit_run
+from runs.spec import parse_run
+
+CLUSTER = "/orgs/{slug:org}/workspaces/{slug:ws}/clusters/{slug:cluster}/api"
+WORKSPACE = "/orgs/{slug:org}/workspaces/{slug:ws}"
+TAIL_MAX = 10_000
+
+router = Router()
+
+
+class RunFilters(Schema):
+    """`state`: `active`, `ended`, `all`, or one state. `name`: a part of the name. `mine`: only your own."""
+
+    state: str = "all"
+    name: str = Field("", max_length=200)
+    mine: bool = False
+    deleted: bool = Field(False, description="deleted runs too")
+    limit: int = Field(50, ge=1, le=500)
+    after: str | None = Field(None, max_length=200, description="`next` of the page before")
+
+
+class WorkerFilters(Schema):
+    job: str = Field(max_length=200, description="the run whose workers to list")
+
+
+class LogTail(Schema):
+    tail: int = Field(1000, ge=1, le=TAIL_MAX, description="lines from the end")
+
+
+def _run_body() -> dict[str, Any]:
+    """The request body, for the documentation; what reads it is `runs.spec.parse_run`."""
+    schema = {"$ref": "#/components/schemas/RunRequest"}
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _access(request: HttpRequest, org: str, ws: str, action: Action = Action.READ) -> Access:
+    access = get_access(request.auth, org, ws)  # type: ignore[attr-defined]
+    access.require(action)
+    return access
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def create_run(request: HttpRequest, org: str, ws: str, cluster: str) -> HttpResponse:
+    """Submit a run. The answer is the run as created."""
+    access = _access(request, org, ws, Action.WRITE)
+    run = submit_run(access, cluster, parse_run(read_json(request)), timezone.now())
+    return json_response(_run(run), HTTPStatus.CREATED)
+
+
+def list_runs(request: HttpRequest, org: str, ws: str, cluster: str, filters: Query[RunFilters]) -> HttpResponse:
+    """Runs on this cluster, newest first."""
+    return _run_list(request, org, ws, cluster, filters)
+
+
+def list_workspace_runs(request: HttpRequest, org: str, ws: str, filters: Query[RunFilters]) -> HttpResponse:
+    """Runs on all clusters, newest first."""
+    return _run_list(request, org, ws, None, filters)
+
+
+def _run_list(request: HttpRequest, org: str, ws: str, cluster: str | None, filters: RunFilters) -> HttpResponse:
+    refuse_unknown_parameters(request, RunFilters.model_fields)
+    page = queries.list_runs(
+        _access(request, org, ws),
+        cluster=cluster,
+        state=filters.state,
+        search=filters.name,
+        mine=filters.mine,
+        deleted=filters.deleted,
+        after=filters.after,
+        limit=filters.limit,
+    )
+    counts = queries.task_counts(page.items)
+    items = [run_summary(run, counts.get(run.pk, {})) for run in page.items]
+    return json_response({"items": items, "next": page.next})
+
+
+def get_run(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> HttpResponse:
+    """One run, with its history (oldest first) and the names of its workers."""
+    return json_response(_run(queries.get_run(_access(request, org, ws), cluster, job)))
+
+
+def _run(run: Any) -> dict[str, Any]:
+    summary = run_summary(run, queries.task_counts([run]).get(run.pk, {}))
+    return run_document(summary, queries.history_of_run(run), queries.workers_of(run))
+
+
+def delete(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> HttpResponse:
+    """Stop a run's workers and remove the run, its workers and their logs."""
+    access = _access(request, org, ws, Action.WRITE)
+    delete_run(access, queries.get_run(access, cluster, job), timezone.now())
+    return HttpResponse(status=HTTPStatus.NO_CONTENT)
+
+
+def stop(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> HttpResponse:
+    """Stop all workers of a run; its record and logs stay. The answer is the run."""
+    access = _access(request, org, ws, Action.WRITE)
+    stop_run(access, queries.get_run(access, cluster, job), read_reason(request), timezone.now())
+    return json_response(_run(queries.get_run(access, cluster, job)))
+
+
+def _serve_runs(name: str, in_schema: bool) -> None:
+    runs, options = f"{CLUSTER}/{name}", {"include_in_schema": in_schema, "tags": ["Runs"]}
+    router.post(runs, response={201: RunDocument}, openapi_extra=_run_body(), **options)(create_run)
+    router.get(runs, response=RunList, **options)(list_runs)
+    router.get(f"{runs}/{{job}}", response=RunDocument, **options)(get_run)
+    router.delete(f"{runs}/{{job}}", response={204: None}, **options)(delete)
+    router.post(f"{runs}/{{job}}/stop", response=RunDocument, openapi_extra=reason_body(), **options)(stop)
+    router.get(f"{WORKSPACE}/{name}", response=RunList, **options)(list_workspace_runs)
+
+
+_serve_runs("jobs", in_schema=True)
+_serve_runs("runs", in_schema=False)  # an alias
+
+
+# ---- workers ---------------------------------------------------------------------------------------------------------
+
+
+@router.get(f"{CLUSTER}/tasks", response=WorkerList, tags=["Workers"])
+def list_workers(request: HttpRequest, org: str, ws: str, cluster: str, filters: Query[WorkerFilters]) -> HttpResponse:
+    """A run's workers, by rank."""
+    refuse_unknown_parameters(request, WorkerFilters.model_fields)
+    run = queries.get_run(_access(request, org, ws), cluster, filters.job)
+    return json_response({"items": _workers(run.name, queries.workers_of(run)), "next": None})
+
+
+def _workers(job: str, workers: list[Any]) -> list[dict[str, Any]]:
+    machines = {worker.newest.machine_id for worker in workers if worker.newest and worker.newest.gpu_indexes}
+    gpus = machine_queries.gpus_of(machines)
+    return [worker_summary(w, job, gpus.get(w.newest.machine_id, ()) if w.newest else ()) for w in workers]
+
+
+@router.get(f"{CLUSTER}/tasks/{{task}}", response=WorkerDocument, tags=["Workers"])
+def get_worker(request: HttpRequest, org: str, ws: str, cluster: str, task: str) -> HttpResponse:
+    """One worker, with its history (oldest first)."""
+    return json_response(_worker(queries.get_worker(_access(request, org, ws), cluster, task)))
+
+
+def _worker(worker: Any) -> dict[str, Any]:
+    return {**_workers(worker.run.name, [worker])[0], "history": moves(queries.history_of_worker(worker))}
+
+
+@router.get(f"{CLUSTER}/tasks/{{task}}/logs", response=Log, tags=["Workers"])
+def get_log(request: HttpRequest, org: str, ws: str, cluster: str, task: str, lines: Query[LogTail]) -> HttpResponse:
+    """The end of a worker's output, cut to its last 900 KiB."""
+    refuse_unknown_parameters(request, LogTail.model_fields)
+    worker = queries.get_worker(_access(request, org, ws), cluster, task)
+    text, archived = tail_text(worker, lines.tail)
+    return json_response({"task_name": worker.name, "logs": text, **({"archived": True} if archived else {})})
+
+
+@router.post(f"{CLUSTER}/tasks/{{task}}/stop", response=WorkerDocument, openapi_extra=reason_body(), tags=["Workers"])
+def stop_one(request: HttpRequest, org: str, ws: str, cluster: str, task: str) -> HttpResponse:
+    """Stop a worker: it ends Cancelled and is not restarted. The answer is the worker."""
+    access = _access(request, org, ws, Action.WRITE)
+    stop_worker(access, queries.get_worker(access, cluster, task), read_reason(request), timezone.now())
+    return json_response(_worker(queries.get_worker(access, cluster, task)))
+
+
+# ---- the workspace ---------------------------------------------------------------------------------------------------
+
+
+@router.get(f"{WORKSPACE}/clusters", response=ClusterList, tags=["Workspace"])
+def list_clusters(request: HttpRequest, org: str, ws: str) -> HttpResponse:
+    """The clusters that the workspace may use, and its share of each."""
+    namespaces = queries.namespaces_for(_access(request, org, ws))
+    return json_response({"items": [cluster_document(namespace) for namespace in namespaces], "next": None})
