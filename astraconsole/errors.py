@@ -1,13 +1,13 @@
 """Every error that a caller may see: class → code → HTTP status. Codes are spelled here and nowhere else.
 
-    AstraError
-    ├── BadRequest 400          ValidationError, UnknownField, NameNotDnsSafe, MalformedBody, TaskLogUnavailable
-    ├── Unauthenticated 401
-    ├── Forbidden 403           PriorityNotAllowed
-    ├── NotFound 404
-    ├── Conflict 409            JobAlreadyExists, TaskNotPlaced, AlreadyEnded
-    ├── TooLarge 413
-    └── Unavailable 503         TaskLogTimeout 504
+AstraError
+├── BadRequest 400          ValidationError, UnknownField, NameNotDnsSafe, MalformedBody, TaskLogUnavailable
+├── Unauthenticated 401     JoinTokenExpired
+├── Forbidden 403           PriorityNotAllowed
+├── NotFound 404
+├── Conflict 409            JobAlreadyExists, TaskNotPlaced, AlreadyEnded, JoinTokenUsed, MachineAlreadyExists
+├── TooLarge 413
+└── Unavailable 503         TaskLogTimeout 504
 """
 
 from typing import TypedDict
@@ -67,6 +67,10 @@ class Unauthenticated(AstraError):
     status = 401
 
 
+class JoinTokenExpired(Unauthenticated):
+    code = "JOIN_TOKEN_EXPIRED"
+
+
 class Forbidden(AstraError):
     code = "FORBIDDEN"
     status = 403
@@ -93,6 +97,14 @@ class Conflict(AstraError):
 
 class JobAlreadyExists(Conflict):
     code = "JOB_ALREADY_EXISTS"
+
+
+class JoinTokenUsed(Conflict):
+    code = "JOIN_TOKEN_USED"
+
+
+class MachineAlreadyExists(Conflict):
+    code = "MACHINE_ALREADY_EXISTS"
 
 
 class TaskNotPlaced(Conflict):
