@@ -1,8 +1,211 @@
-"""make_plan: the whole decision of one pass, from a snapshot and the time. Pure."""
+"""make_plan: the whole decision of one pass, from a snapshot and the time. Pure.
 
-from runs.scheduling.types import Plan, Snapshot
+One screen of verbs: order → plan workers → can it ever run → quota → place (whole or one by one) → say why not.
+"""
+
+from collections.abc import Iterable
+
+from runs.scheduling import quota
+from runs.scheduling.candidates import Candidates
+from runs.scheduling.feasible import Feasibility, Level, first_emptying
+from runs.scheduling.ledger import Ledger, indexes
+from runs.scheduling.ordering import Shares, in_order
+from runs.scheduling.shapes import split_count
+from runs.scheduling.types import (
+    Ask,
+    Hold,
+    Numbers,
+    Placement,
+    Plan,
+    Refusal,
+    Snapshot,
+    SplitAsk,
+    WaitingRun,
+    WaitingWorker,
+)
+
+PLACEMENTS_PER_PASS = 2000  # a pass ends here; the next follows at once
 
 
-def make_plan(snapshot: Snapshot, now: float) -> Plan:
+def make_plan(snapshot: Snapshot, now: float, placements_per_pass: int = PLACEMENTS_PER_PASS) -> Plan:
     """Who goes where, and why everybody else waits. `now`: Unix seconds. Equal snapshots give equal plans."""
-    raise NotImplementedError
+    working = _Pass(snapshot)
+    for run in in_order(snapshot.waiting, working.shares):
+        if len(working.placements) >= placements_per_pass:
+            working.more = True
+            break
+        working.consider(run)
+    return working.plan()
+
+
+class _Pass:
+    """What a pass knows while it goes through the queue."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self.ledger = Ledger(snapshot.machines, snapshot.holds)
+        self.feasibility = Feasibility(self.ledger)
+        self.shares = Shares(snapshot.machines, snapshot.namespaces, snapshot.holds)
+        self.candidates: dict[Ask, Candidates] = {}
+        self.counts: dict[SplitAsk, int | Refusal] = {}
+        self.rows_of_run = _rows_of_distinct_runs(snapshot.waiting, snapshot.holds, self.ledger)
+        self.placements: list[Placement] = []
+        self.refusals: dict[int, Refusal] = {}
+        self.changed: list[int] = []
+        self.splits: dict[int, int] = {}
+        self.head_waits = False  # a run ahead of those still to come waits for room
+        self.more = False
+
+    def plan(self) -> Plan:
+        return Plan(
+            placements=tuple(self.placements),
+            refusals=self.refusals,
+            changed=tuple(self.changed),
+            splits=self.splits,
+            more=self.more,
+        )
+
+    def consider(self, run: WaitingRun) -> None:
+        """Place what can be placed of a run; note why the rest waits."""
+        refusal = self._plan_again(run) or self._never(run) or self._place(run)
+        if refusal is not None:
+            self.refusals[run.id] = refusal
+            if refusal != run.stored:
+                self.changed.append(run.id)
+
+    def _plan_again(self, run: WaitingRun) -> Refusal | None:
+        """Split the run's GPUs by the machines there are now; a new count is placed by the next pass."""
+        if run.split is None:
+            return None
+        count = self.counts.get(run.split)
+        if count is None:
+            count = self.counts[run.split] = split_count(run.split, self.feasibility)
+        if isinstance(count, Refusal):
+            return count
+        if count != run.planned:
+            self.splits[run.id] = count
+            self.more = True
+        return None
+
+    def _never(self, run: WaitingRun) -> Refusal | None:
+        """Why the run could not run on the cluster if it were empty, ready and in good health; None if it could."""
+        for ask in {worker.ask: None for worker in run.workers}:
+            candidates = self._candidates(ask)
+            if not candidates.can_ever:
+                code, numbers = first_emptying(self.ledger, candidates.need, Level.EVER)
+                return Refusal(f"never_{code}", numbers)
+        if run.distinct_machines and run.workers:
+            wanted, has = len(run.workers) + run.placed, int(candidates.ever.sum())
+            if has < wanted:
+                return Refusal("never_machines", {"wanted": wanted, "most": has})
+        return None
+
+    def _place(self, run: WaitingRun) -> Refusal | None:
+        if run.id in self.splits:
+            return None
+        workers = run.workers
+        if run.parallelism is not None:
+            workers = workers[: max(0, run.parallelism - run.placed)]
+            if not workers:
+                return Refusal("parallelism", {"limit": run.parallelism})
+        return self._place_whole(run, workers) if run.gang else self._place_each(run, workers)
+
+    def _place_each(self, run: WaitingRun, workers: Iterable[WaitingWorker]) -> Refusal | None:
+        """Each worker for itself: those that fit are placed; the first that does not is why the run waits."""
+        refused: dict[Ask, Refusal] = {}
+        for worker in workers:
+            if worker.ask in refused:
+                continue
+            placed = self._try(run, worker, quota.Amount())
+            if isinstance(placed, Refusal):
+                refused[worker.ask] = placed
+            else:
+                self._grant(placed)
+        return next(iter(refused.values()), None)
+
+    def _place_whole(self, run: WaitingRun, workers: Iterable[WaitingWorker]) -> Refusal | None:
+        """All or nothing: tried in the ledger, and undone unless every worker fits. Largest first."""
+        mark, amount = self.ledger.mark(), quota.Amount()
+        trial: list[Placement] = []
+        largest_first = sorted(workers, key=lambda worker: (-worker.ask.gpus, -worker.ask.cpu_milli))
+        for worker in largest_first:
+            placed = self._try(run, worker, amount)
+            if isinstance(placed, Refusal):
+                self.ledger.undo_to(mark)
+                self._forget_rows(run, trial)
+                if placed.code != "next":
+                    return placed
+                return Refusal("gang", {**placed.numbers, "workers": len(largest_first), "fit": len(trial)})
+            trial.append(placed)
+            amount = amount.plus(len(placed.gpu_indexes), placed.cpu_milli, placed.memory_bytes)
+        for placed in trial:
+            self._grant(placed)
+        return None
+
+    def _try(self, run: WaitingRun, worker: WaitingWorker, before: quota.Amount) -> Placement | Refusal:
+        """Take room for one worker in the ledger; `before`: what the same trial has taken already."""
+        candidates, ask = self._candidates(worker.ask), worker.ask
+        amount = before.plus(ask.gpus, ask.cpu_milli, ask.memory_bytes)
+        refusal = quota.refuse(self.shares, run.namespace_id, run.id, amount)
+        if refusal is not None:
+            return refusal
+        if not candidates.is_available:
+            code, numbers = first_emptying(self.ledger, candidates.need, Level.AVAILABLE)
+            return Refusal(f"unavailable_{code}", numbers)
+        used_rows = self.rows_of_run.get(run.id)
+        row = candidates.best(used_rows or ())
+        if row is None:
+            return self._no_room(ask)
+        if ask.node_fraction is not None:
+            amount = before.plus(ask.gpus, *self.ledger.needs(ask, row))
+            refusal = quota.refuse(self.shares, run.namespace_id, run.id, amount)
+            if refusal is not None:
+                return refusal
+        taken = self.ledger.take(row, ask, candidates.need.kinds)
+        if used_rows is not None:
+            used_rows.add(row)
+        return Placement(
+            worker_id=worker.id,
+            machine_id=self.snapshot.machines[row].id,
+            gpu_indexes=indexes(taken.gpu_bits),
+            cpu_milli=taken.cpu_milli,
+            memory_bytes=taken.memory_bytes,
+            run_id=run.id,
+            namespace_id=run.namespace_id,
+        )
+
+    def _no_room(self, ask: Ask) -> Refusal:
+        code = "queued" if self.head_waits else "next"
+        self.head_waits = True
+        return Refusal(code, _amounts(ask))
+
+    def _grant(self, placed: Placement) -> None:
+        self.placements.append(placed)
+        self.shares.grant(placed)
+
+    def _forget_rows(self, run: WaitingRun, trial: list[Placement]) -> None:
+        if run.id in self.rows_of_run:
+            self.rows_of_run[run.id] -= {self.ledger.row_of[placed.machine_id] for placed in trial}
+
+    def _candidates(self, ask: Ask) -> Candidates:
+        candidates = self.candidates.get(ask)
+        if candidates is None:
+            candidates = self.candidates[ask] = Candidates(self.feasibility, ask)
+        return candidates
+
+
+def _amounts(ask: Ask) -> Numbers:
+    """What a worker waits for, as stored: it does not change while it waits."""
+    if ask.node_fraction is not None:
+        return {"gpus": ask.gpus, "node_fraction": ask.node_fraction}
+    return {"gpus": ask.gpus, "cpu_milli": ask.cpu_milli, "memory_bytes": ask.memory_bytes}
+
+
+def _rows_of_distinct_runs(waiting: Iterable[WaitingRun], holds: Iterable[Hold], ledger: Ledger) -> dict[int, set[int]]:
+    """For runs whose workers must each have a machine of their own: the rows they are on."""
+    rows: dict[int, set[int]] = {run.id: set() for run in waiting if run.distinct_machines}
+    if rows:
+        for hold in holds:
+            if hold.run_id in rows and hold.machine_id in ledger.row_of:
+                rows[hold.run_id].add(ledger.row_of[hold.machine_id])
+    return rows

@@ -1,0 +1,120 @@
+"""Plan → guarded writes: each proposal is checked again, and what has become stale is dropped.
+
+The cluster's advisory lock is held by the transaction, so nobody else grants room; machines, workers and quotas may
+have changed since the snapshot all the same. A dropped proposal simply waits for the next pass.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import connection, transaction
+
+from runs.scheduling.quota import Amount
+from runs.scheduling.shapes import equal_workers
+from runs.scheduling.types import Placement, Plan, WorkerShape
+from runs.services import placing, rows
+
+_LOCK_SPACE = 0x5C4ED  # first key of the advisory locks of schedulers; the second is the cluster's id
+
+
+def try_lock(cluster_id: int) -> bool:
+    """Be the only scheduler of this cluster until the transaction ends; False: another one is."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s, %s)", [_LOCK_SPACE, cluster_id])
+        return bool(cursor.fetchone()[0])
+
+
+def apply_plan(cluster_id: int, plan: Plan, now: datetime) -> list[int]:
+    """Write what still holds of a plan; the ids of the workers that were placed. The caller holds the lock."""
+    with transaction.atomic(savepoint=False):
+        for run_id, shapes in _new_shapes(plan.splits).items():
+            placing.plan_run(run_id, shapes)
+        placed = placing.place_workers(cluster_id, within_quota(plan.placements), now) if plan.placements else []
+        if plan.changed:
+            placing.store_pending(
+                [(run_id, plan.refusals[run_id].code, plan.refusals[run_id].numbers) for run_id in plan.changed]
+            )
+    return placed
+
+
+def _new_shapes(splits: dict[int, int]) -> dict[int, list[WorkerShape]]:
+    """The workers of runs that are to be planned anew (run id → count)."""
+    if not splits:
+        return {}
+    shapes: dict[int, list[WorkerShape]] = {}
+    names = _names_of(splits)
+    for run_id, spec in rows.specs_of(splits).items():
+        planned = equal_workers(spec, names[run_id], splits[run_id])
+        if isinstance(planned, list):
+            shapes[run_id] = planned
+    return shapes
+
+
+def _names_of(run_ids: dict[int, int]) -> dict[int, str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id, name FROM runs_run WHERE id = ANY(%s)", [list(run_ids)])
+        return dict(cursor.fetchall())
+
+
+def within_quota(placements: Sequence[Placement]) -> list[Placement]:
+    """Those that the namespaces' quotas still allow, by sums over live attempts now. A run's are kept or dropped
+    together, so that no gang is halved."""
+    limits = _limited_namespaces({placed.namespace_id for placed in placements})
+    if not limits:
+        return list(placements)
+    by_run: dict[int, list[Placement]] = {}
+    for placed in placements:
+        by_run.setdefault(placed.run_id, []).append(placed)
+    kept: list[Placement] = []
+    for run_id, together in by_run.items():
+        room = limits.get(together[0].namespace_id)
+        if room is None or room.take(run_id, together):
+            kept += together
+    return kept
+
+
+class _Room:
+    """What a namespace may still be granted. None: no limit."""
+
+    def __init__(
+        self, gpus: int | None, cpu_milli: int | None, memory_bytes: int | None, runs: int | None, known: Sequence[int]
+    ) -> None:
+        self.left = (gpus, cpu_milli, memory_bytes)
+        self.runs = runs
+        self.known = set(known)  # runs that hold something already
+
+    def take(self, run_id: int, placements: Sequence[Placement]) -> bool:
+        amount = Amount()
+        for placed in placements:
+            amount = amount.plus(len(placed.gpu_indexes), placed.cpu_milli, placed.memory_bytes)
+        left = tuple(None if have is None else have - want for have, want in zip(self.left, amount, strict=True))
+        runs = None if self.runs is None else self.runs - (run_id not in self.known)
+        if any(value is not None and value < 0 for value in (*left, runs)):
+            return False
+        self.left, self.runs = left, runs
+        self.known.add(run_id)
+        return True
+
+
+_ROOM_LEFT = """
+SELECT n.id, n.quota_gpus - u.gpus, n.quota_cpu_milli - u.cpu_milli, n.quota_memory_bytes - u.memory_bytes,
+    n.quota_runs - cardinality(u.runs), u.runs
+FROM machines_namespace n
+CROSS JOIN LATERAL (
+    SELECT coalesce(sum(cardinality(a.gpu_indexes)), 0)::bigint AS gpus,
+        coalesce(sum(a.cpu_milli), 0)::bigint AS cpu_milli,
+        coalesce(sum(a.memory_bytes), 0)::bigint AS memory_bytes,
+        coalesce(array_agg(DISTINCT w.run_id) FILTER (WHERE w.run_id IS NOT NULL), '{}') AS runs
+    FROM runs_attempt a
+    JOIN runs_worker w ON w.id = a.worker_id
+    JOIN machines_machine m ON m.id = a.machine_id
+    WHERE a.released_at IS NULL AND w.namespace_id = n.id AND m.state = 'Ready'
+) u
+WHERE n.id = ANY(%s) AND num_nonnulls(n.quota_gpus, n.quota_cpu_milli, n.quota_memory_bytes, n.quota_runs) > 0
+"""
+
+
+def _limited_namespaces(namespace_ids: set[int]) -> dict[int, _Room]:
+    with connection.cursor() as cursor:
+        cursor.execute(_ROOM_LEFT, [list(namespace_ids)])
+        return {row[0]: _Room(*row[1:]) for row in cursor.fetchall()}

@@ -1,0 +1,228 @@
+"""Which machines can take a worker: the filters, in order, each with the numbers of its refusal. Pure.
+
+The order is written once, in `STAGES`: the first filter that a machine fails is the one it is listed under. A worker
+that no machine passes up to `Level.EVER` can never run as asked; one that none passes up to `Level.AVAILABLE` waits for
+a machine to come back; else it waits for room.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from enum import IntEnum
+from functools import lru_cache
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from runs.scheduling.ledger import Ints, Ledger, Mask
+from runs.scheduling.types import Ask, Constraints, MachineView, Numbers
+
+
+class Level(IntEnum):
+    EVER = 0  # what the machine is
+    AVAILABLE = 1  # whether it takes work
+    ROOM = 2  # what is free on it
+
+
+class Need(NamedTuple):
+    """An ask against a ledger: arrays where a node fraction makes it differ by machine."""
+
+    ask: Ask
+    kinds: tuple[int, ...]  # the GPU kinds that serve
+    cpu_milli: Ints | int
+    memory_bytes: Ints | int
+
+
+Passes: TypeAlias = Callable[[Ledger, Need], Mask]
+
+
+class Stage(NamedTuple):
+    code: str
+    level: Level
+    passes: Passes
+
+
+@lru_cache(maxsize=4096)
+def gpu_model_matches(wanted: str, model: str) -> bool:
+    """Whether `H100` or `h100-80gb` asks for `NVIDIA H100 80GB HBM3`: each word asked for is a word of the model."""
+    return _words(wanted) <= _words(model)
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", text.lower()))
+
+
+def need_of(ledger: Ledger, ask: Ask) -> Need:
+    limits = ask.constraints
+    kinds = tuple(
+        number
+        for number, kind in enumerate(ledger.kinds)
+        if _model_serves(kind.model, limits) and kind.memory_bytes >= limits.gpu_min_memory_bytes
+    )
+    if ask.node_fraction is None:
+        return Need(ask, kinds, ask.cpu_milli, ask.memory_bytes)
+    cpu_milli = (ledger.cpu_milli * ask.node_fraction).astype(np.int64)
+    return Need(ask, kinds, cpu_milli, (ledger.memory_bytes * ask.node_fraction).astype(np.int64))
+
+
+def _model_serves(model: str, limits: Constraints) -> bool:
+    return not limits.gpu_models or any(gpu_model_matches(wanted, model) for wanted in limits.gpu_models)
+
+
+def count_gpus(by_kind: Ints, kinds: Sequence[int]) -> Ints:
+    """Per machine, the GPUs of these kinds."""
+    if len(kinds) == 1:
+        return by_kind[kinds[0]]
+    return by_kind[list(kinds)].sum(axis=0, dtype=np.int64)
+
+
+def _by_machine(accepts: Callable[[MachineView, Constraints], bool]) -> Passes:
+    def passes(ledger: Ledger, need: Need) -> Mask:
+        limits = need.ask.constraints
+        return np.fromiter((accepts(machine, limits) for machine in ledger.machines), bool, len(ledger.machines))
+
+    return passes
+
+
+def _has_model(ledger: Ledger, need: Need) -> Mask:
+    if not need.ask.gpus or not need.ask.constraints.gpu_models:
+        return np.ones(len(ledger.machines), dtype=bool)
+    kinds = [number for number, kind in enumerate(ledger.kinds) if _model_serves(kind.model, need.ask.constraints)]
+    return count_gpus(ledger.gpus, kinds) > 0
+
+
+def _has_gpu_memory(ledger: Ledger, need: Need) -> Mask:
+    if not need.ask.gpus or not need.ask.constraints.gpu_min_memory_bytes:
+        return np.ones(len(ledger.machines), dtype=bool)
+    return count_gpus(ledger.gpus, need.kinds) > 0
+
+
+# Cheapest and plainest first: where it may run, what the machine has, whether it takes work, what is free on it.
+STAGES: tuple[Stage, ...] = (
+    Stage("name", Level.EVER, _by_machine(lambda m, limits: not limits.names or m.name in limits.names)),
+    Stage("pool", Level.EVER, _by_machine(lambda m, limits: not limits.pools or m.pool in limits.pools)),
+    Stage(
+        "namespace_pool",
+        Level.EVER,
+        _by_machine(lambda m, limits: not limits.namespace_pools or m.pool in limits.namespace_pools),
+    ),
+    Stage("labels", Level.EVER, _by_machine(lambda m, limits: set(limits.labels) <= set(m.labels))),
+    Stage("gpu_model", Level.EVER, _has_model),
+    Stage("gpu_memory", Level.EVER, _has_gpu_memory),
+    Stage("gpus", Level.EVER, lambda ledger, need: count_gpus(ledger.gpus, need.kinds) >= need.ask.gpus),
+    Stage("cpu", Level.EVER, lambda ledger, need: ledger.cpu_milli >= need.cpu_milli),
+    Stage("memory", Level.EVER, lambda ledger, need: ledger.memory_bytes >= need.memory_bytes),
+    Stage("not_ready", Level.AVAILABLE, _by_machine(lambda m, limits: m.ready)),
+    Stage("cordoned", Level.AVAILABLE, _by_machine(lambda m, limits: not m.cordoned)),
+    Stage(
+        "gpu_health",
+        Level.AVAILABLE,
+        lambda ledger, need: count_gpus(ledger.healthy_gpus, need.kinds) >= need.ask.gpus,
+    ),
+    Stage("free_gpus", Level.ROOM, lambda ledger, need: count_gpus(ledger.free_gpus, need.kinds) >= need.ask.gpus),
+    Stage("free_cpu", Level.ROOM, lambda ledger, need: ledger.free_cpu >= need.cpu_milli),
+    Stage("free_memory", Level.ROOM, lambda ledger, need: ledger.free_memory >= need.memory_bytes),
+)
+_PLACE_STAGES = STAGES[:4]  # depend on the constraints alone
+_SIZE_STAGES = STAGES[4:9]
+_READY_STAGES = STAGES[9:11]
+_ROOM_STAGES = STAGES[12:]
+
+
+class Feasibility:
+    """The masks of a pass. What does not change within a pass is worked out once per constraints, or once."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self._where: dict[Constraints, Mask] = {}
+        nothing = need_of(ledger, Ask())
+        self._takes_work = _all(ledger, nothing, _READY_STAGES)
+
+    def ever(self, need: Need) -> Mask:
+        """Machines that could take it if they were empty, ready and in good health."""
+        limits = need.ask.constraints
+        where = Constraints(limits.pools, limits.namespace_pools, limits.labels, limits.names)
+        if where not in self._where:
+            self._where[where] = _all(self.ledger, need, _PLACE_STAGES)
+        return self._where[where] & _all(self.ledger, need, _SIZE_STAGES)
+
+    def available(self, need: Need, ever: Mask) -> Mask:
+        """Of these, the machines that take work now and have enough healthy GPUs."""
+        healthy = count_gpus(self.ledger.healthy_gpus, need.kinds) >= need.ask.gpus
+        mask: Mask = ever & self._takes_work & healthy
+        return mask
+
+    def room(self, need: Need, available: Mask) -> Mask:
+        return available & _all(self.ledger, need, _ROOM_STAGES)
+
+
+def _all(ledger: Ledger, need: Need, stages: Iterable[Stage]) -> Mask:
+    mask = np.ones(len(ledger.machines), dtype=bool)
+    for stage in stages:
+        mask &= stage.passes(ledger, need)
+    return mask
+
+
+class MachineGroup(NamedTuple):
+    """Machines that refuse an ask for the same reason; numbers: what was wanted, and the most that any of them has."""
+
+    code: str
+    numbers: Numbers
+    machines: tuple[str, ...]
+
+
+def refusals_by_machine(ledger: Ledger, ask: Ask) -> list[MachineGroup]:
+    """Each machine under the first filter that refuses it, in the filters' order; machines that fit are in none."""
+    need = need_of(ledger, ask)
+    left = np.ones(len(ledger.machines), dtype=bool)
+    groups = []
+    for stage in STAGES:
+        refused = left & ~stage.passes(ledger, need)
+        if refused.any():
+            rows = np.flatnonzero(refused)
+            names = tuple(ledger.machines[row].name for row in rows)
+            groups.append(MachineGroup(stage.code, refusal_numbers(ledger, need, stage.code, rows), names))
+            left &= ~refused
+    return groups
+
+
+def first_emptying(ledger: Ledger, need: Need, level: Level) -> tuple[str, Numbers]:
+    """The filter up to `level` after which no machine is left, and its numbers. One must be such."""
+    left = np.ones(len(ledger.machines), dtype=bool)
+    for stage in STAGES:
+        passed = left & stage.passes(ledger, need)
+        if stage.level == level and not passed.any():
+            return stage.code, refusal_numbers(ledger, need, stage.code, np.flatnonzero(left))
+        left = passed
+    raise ValueError("a machine passes every filter of this level")
+
+
+def refusal_numbers(ledger: Ledger, need: Need, code: str, rows: Ints) -> Numbers:
+    """How many machines a filter refuses, what it wanted, and the most that one of them has."""
+    numbers: Numbers = {"machines": len(rows)}
+    limits = need.ask.constraints
+    amounts: dict[str, tuple[Ints | int, Ints]] = {
+        "gpus": (need.ask.gpus, count_gpus(ledger.gpus, need.kinds)),
+        "gpu_health": (need.ask.gpus, count_gpus(ledger.healthy_gpus, need.kinds)),
+        "free_gpus": (need.ask.gpus, count_gpus(ledger.free_gpus, need.kinds)),
+        "cpu": (need.cpu_milli, ledger.cpu_milli),
+        "free_cpu": (need.cpu_milli, ledger.free_cpu),
+        "memory": (need.memory_bytes, ledger.memory_bytes),
+        "free_memory": (need.memory_bytes, ledger.free_memory),
+    }
+    if code in amounts:
+        wanted, has = amounts[code]
+        numbers["wanted"] = int(wanted if isinstance(wanted, int) else wanted[rows].min(initial=0))
+        numbers["most"] = int(has[rows].max(initial=0))
+    texts: dict[str, tuple[str, ...]] = {
+        "name": limits.names,
+        "pool": limits.pools,
+        "namespace_pool": limits.namespace_pools,
+        "labels": tuple(f"{key}={value}" for key, value in limits.labels),
+        "gpu_model": limits.gpu_models,
+    }
+    if code in texts:
+        numbers["wanted"] = list(texts[code])
+    if code == "gpu_memory":
+        numbers["wanted"] = limits.gpu_min_memory_bytes
+        numbers["most"] = max((kind.memory_bytes for kind in ledger.kinds), default=0)
+    return numbers

@@ -1,0 +1,143 @@
+"""What is free on every machine while a pass grants it away: numpy over machines, with undo for trials. Pure."""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runs.scheduling.types import Ask, GpuView, Hold, MachineView
+
+Ints: TypeAlias = NDArray[np.int64]
+Mask: TypeAlias = NDArray[np.bool_]
+
+
+class GpuKind(NamedTuple):
+    model: str
+    memory_bytes: int
+
+
+class Take(NamedTuple):
+    """Room taken from one machine's row; given back by `Ledger.undo_to`."""
+
+    row: int
+    cpu_milli: int
+    memory_bytes: int
+    gpu_bits: int
+
+
+class Ledger:
+    """Rows are machines, in the snapshot's order. A machine's GPUs are the bits of an integer, by their index.
+
+    `changes` is the list of rows touched, in order: whoever keeps something per row looks there for what is stale.
+    """
+
+    def __init__(self, machines: Sequence[MachineView], holds: Iterable[Hold]) -> None:
+        self.machines = machines
+        self.row_of = {machine.id: row for row, machine in enumerate(machines)}
+        self.cpu_milli: Ints = np.array([machine.cpu_milli for machine in machines], dtype=np.int64)
+        self.memory_bytes: Ints = np.array([machine.memory_bytes for machine in machines], dtype=np.int64)
+        self.cpu_or_one = np.maximum(self.cpu_milli, 1)  # what shares are taken of
+        self.memory_or_one = np.maximum(self.memory_bytes, 1)
+        self.kinds: list[GpuKind] = []
+        self.free_cpu = self.cpu_milli.copy()
+        self.free_memory = self.memory_bytes.copy()
+        self.held = [0] * len(machines)
+        self.changes: list[int] = []
+        self._takes: list[Take] = []
+        self._load_gpus(machines)
+        self._load_holds(holds)
+        self.free_gpus: Ints = np.zeros_like(self.gpus)  # by (kind, row)
+        self.free_gpus_in_all: Ints = np.zeros(len(machines), dtype=np.int64)
+        for row in range(len(machines)):
+            self._count_gpus(row)
+
+    def _load_gpus(self, machines: Sequence[MachineView]) -> None:
+        """gpus and healthy_gpus: counts by (kind, row). Machines of one make share what is worked out of their GPUs."""
+        seen: dict[tuple[GpuView, ...], tuple[tuple[int, int, int], ...]] = {}
+        rows = [seen[m.gpus] if m.gpus in seen else seen.setdefault(m.gpus, self._masks(m.gpus)) for m in machines]
+        self.gpus: Ints = np.zeros((len(self.kinds), len(machines)), dtype=np.int64)
+        self.healthy_gpus: Ints = np.zeros_like(self.gpus)
+        self.healthy_bits = rows
+        for row, masks in enumerate(rows):
+            for kind, healthy, total in masks:
+                self.gpus[kind, row] = total
+                self.healthy_gpus[kind, row] = healthy.bit_count()
+
+    def _masks(self, gpus: tuple[GpuView, ...]) -> tuple[tuple[int, int, int], ...]:
+        """(kind, bits of its healthy GPUs, how many in all) for each kind among these GPUs."""
+        masks: dict[int, tuple[int, int]] = {}
+        for gpu in gpus:
+            kind = GpuKind(gpu.model, gpu.memory_bytes)
+            if kind not in self.kinds:
+                self.kinds.append(kind)
+            number = self.kinds.index(kind)
+            bits, total = masks.get(number, (0, 0))
+            masks[number] = (bits | (gpu.healthy << gpu.index), total + 1)
+        return tuple((kind, bits, total) for kind, (bits, total) in masks.items())
+
+    def _load_holds(self, holds: Iterable[Hold]) -> None:
+        for hold in holds:
+            row = self.row_of.get(hold.machine_id)
+            if row is None:
+                continue  # left behind on a machine that was removed
+            self.free_cpu[row] -= hold.cpu_milli
+            self.free_memory[row] -= hold.memory_bytes
+            for index in hold.gpu_indexes:
+                self.held[row] |= 1 << index
+
+    def _count_gpus(self, row: int) -> None:
+        held, in_all = self.held[row], 0
+        for kind, healthy, _ in self.healthy_bits[row]:
+            free = (healthy & ~held).bit_count()
+            self.free_gpus[kind, row] = free
+            in_all += free
+        self.free_gpus_in_all[row] = in_all
+
+    def needs(self, ask: Ask, row: int) -> tuple[int, int]:
+        """(cpu_milli, memory_bytes) of the ask on this machine, a node fraction resolved."""
+        if ask.node_fraction is None:
+            return ask.cpu_milli, ask.memory_bytes
+        return int(self.cpu_milli[row] * ask.node_fraction), int(self.memory_bytes[row] * ask.node_fraction)
+
+    def take(self, row: int, ask: Ask, kinds: Sequence[int]) -> Take:
+        """Grant the ask on a machine on which it fits: its GPUs are the lowest free indexes of these kinds."""
+        cpu_milli, memory_bytes = self.needs(ask, row)
+        taken = Take(row, cpu_milli, memory_bytes, self._choose_gpus(row, ask.gpus, kinds))
+        self._apply(taken, 1)
+        self._takes.append(taken)
+        return taken
+
+    def _choose_gpus(self, row: int, count: int, kinds: Sequence[int]) -> int:
+        free = 0
+        for kind, healthy, _ in self.healthy_bits[row]:
+            if kind in kinds:
+                free |= healthy & ~self.held[row]
+        chosen = 0
+        for _ in range(count):
+            lowest = free & -free
+            chosen |= lowest
+            free ^= lowest
+        return chosen
+
+    def mark(self) -> int:
+        """A point to come back to with `undo_to`."""
+        return len(self._takes)
+
+    def undo_to(self, mark: int) -> None:
+        while len(self._takes) > mark:
+            self._apply(self._takes.pop(), -1)
+
+    def _apply(self, taken: Take, sign: int) -> None:
+        row = taken.row
+        self.free_cpu[row] -= sign * taken.cpu_milli
+        self.free_memory[row] -= sign * taken.memory_bytes
+        if taken.gpu_bits:
+            self.held[row] ^= taken.gpu_bits
+            self._count_gpus(row)
+        self.changes.append(row)
+
+
+def indexes(bits: int) -> tuple[int, ...]:
+    """The GPU indexes that these bits stand for."""
+    return tuple(index for index in range(bits.bit_length()) if bits >> index & 1)

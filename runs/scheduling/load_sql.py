@@ -1,0 +1,81 @@
+"""The statements of `load`: all about a cluster as one JSON text, rows as arrays in the order of load's structs."""
+
+from collections.abc import Iterable
+
+from machines.models import MachineState
+from runs.state_machine import PLACED, RUN_ENDED, RunState, WorkerState
+
+ACTIVE = set(RunState) - RUN_ENDED
+
+
+def _listed(states: Iterable[str]) -> str:
+    return ", ".join(f"'{state}'" for state in sorted(states))
+
+
+_MACHINES = f"""
+    (SELECT coalesce(json_agg(json_build_array(
+        m.id, m.name, m.cpu_milli, m.memory_bytes, m.state = '{MachineState.READY}', m.cordoned_at IS NOT NULL,
+        m.labels, coalesce(g.gpus, '[]')) ORDER BY m.id), '[]')
+    FROM machines_machine m
+    LEFT JOIN (
+        SELECT machine_id, json_agg(json_build_array(index, model, memory_bytes, healthy) ORDER BY index) AS gpus
+        FROM machines_gpu GROUP BY machine_id
+    ) g ON g.machine_id = m.id
+    WHERE m.cluster_id = %(cluster)s AND m.state NOT IN ('{MachineState.JOINING}', '{MachineState.REMOVED}'))"""
+
+# Room is held until the machine has said that the process is gone, whatever has become of the run.
+_HOLDS = """
+    (SELECT coalesce(json_agg(json_build_array(
+        r.id, r.namespace_id, a.machine_id, a.cpu_milli, a.memory_bytes, a.gpu_indexes, r.priority,
+        extract(epoch FROM coalesce(a.running_at, a.placed_at)),
+        r.spec #> '{task_template,time_limit_seconds}',
+        w.stop_requested_at IS NOT NULL OR a.superseded_at IS NOT NULL)), '[]')
+    FROM runs_attempt a
+    JOIN machines_machine m ON m.id = a.machine_id
+    JOIN runs_worker w ON w.id = a.worker_id
+    JOIN runs_run r ON r.id = w.run_id
+    WHERE a.released_at IS NULL AND m.cluster_id = %(cluster)s)"""
+
+_NAMESPACES = """
+    (SELECT coalesce(json_agg(json_build_array(
+        id, weight, quota_gpus, quota_cpu_milli, quota_memory_bytes, quota_runs, pools)), '[]')
+    FROM machines_namespace WHERE cluster_id = %(cluster)s)"""
+
+_WAITING = f"""
+    (SELECT coalesce(json_agg(row ORDER BY run_id, first_rank), '[]') FROM (
+        SELECT r.id AS run_id, min(w.rank) AS first_rank, json_build_array(
+            r.id, r.namespace_id, r.priority, extract(epoch FROM r.queued_at), r.pending_code, r.pending_numbers,
+            r.spec -> 'machines', r.spec #> '{{array,parallelism}}', r.gang,
+            r.spec #> '{{task_template,time_limit_seconds}}',
+            r.spec -> 'node_selection',
+            coalesce(g.resources, r.spec #> '{{task_template,requested_resources}}'),
+            r.spec ?| array['machines', 'array', 'worker_groups']
+                OR coalesce(r.spec -> 'node_selection' ? 'count', false),
+            coalesce(w.gpus, 0), coalesce(w.cpu_milli, 0), coalesce(w.memory_bytes, 0), w.node_fraction,
+            coalesce((array_agg(w.id ORDER BY w.rank) FILTER (WHERE w.state = '{WorkerState.PENDING}'))
+                [1:%(workers)s], '{{}}'),
+            count(w.id),
+            count(w.id) FILTER (WHERE w.state IN ({_listed(PLACED)})),
+            coalesce(max(w.attempt_number), 0) > 0) AS row
+        FROM runs_run r
+        JOIN machines_namespace n ON n.id = r.namespace_id
+        LEFT JOIN runs_worker w ON w.run_id = r.id
+        LEFT JOIN LATERAL (
+            SELECT element #> '{{task_template,requested_resources}}' AS resources
+            FROM jsonb_array_elements(r.spec -> 'worker_groups') element
+            WHERE w."group" <> '' AND element ->> 'name' = w."group"
+        ) g ON true
+        WHERE n.cluster_id = %(cluster)s AND r.deleted_at IS NULL AND r.state IN ({_listed(ACTIVE)})
+            AND (r.state = 'Pending' OR EXISTS (
+                SELECT FROM runs_worker p WHERE p.run_id = r.id AND p.state = '{WorkerState.PENDING}'))
+        GROUP BY r.id, g.resources, w."group", w.gpus, w.cpu_milli, w.memory_bytes, w.node_fraction
+    ) rows)"""
+
+SNAPSHOT = f"""
+SELECT json_build_object(
+    'machines', {_MACHINES},
+    'holds', {_HOLDS},
+    'namespaces', {_NAMESPACES},
+    'waiting', {_WAITING})::text"""
+
+INVENTORY = f"SELECT json_build_object('machines', {_MACHINES})::text"
