@@ -3,6 +3,7 @@
 from typing import Any
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from runs.models import Attempt, Run, Transition, Worker
@@ -23,8 +24,12 @@ class ReadOnly:
 
 class TransitionInline(ReadOnly, admin.TabularInline):
     model = Transition
-    fields = ["at", "worker", "attempt_number", "state", "reason", "actor"]
+    fields = ["at", "state", "reason", "actor"]
     ordering = ["id"]
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Transition]:
+        """The run's own moves: its workers may be thousands."""
+        return super().get_queryset(request).filter(worker=None)
 
 
 class AttemptInline(ReadOnly, admin.TabularInline):
