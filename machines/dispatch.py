@@ -162,6 +162,12 @@ def acknowledge(items: Iterable[tuple[UUID, UUID, int]]) -> None:
     )
 
 
+def close(machine_uid: UUID, code: protocol.Close, reason: str) -> None:
+    """Have the machine's connection closed, once the transaction has committed."""
+    message = {"type": "agent.close", "code": int(code), "reason": reason}
+    transaction.on_commit(lambda: events.send_group(events.machine_group(machine_uid), message), robust=True)
+
+
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 

@@ -139,7 +139,7 @@ def _apply_batch(cluster_id: int, batch: Iterable[tuple[bytes, Fields]], apply: 
         try:
             entries.append(_entry(id, fields))
         except (msgspec.DecodeError, KeyError, ValueError) as error:
-            _keep(cluster_id, fields, None, error)
+            _keep(cluster_id, error, payload=msgspec.msgpack.encode(fields), received_at=timezone.now())
     return _apply(cluster_id, _newest(entries), apply)
 
 
@@ -210,29 +210,23 @@ def _apply_alone(cluster_id: int, entry: Entry, apply: Apply, error: Exception) 
 
 
 def _set_aside(cluster_id: int, entry: Entry, error: Exception) -> list[Acknowledgement]:
-    fields: Fields = {
-        b"machine": b"%d" % entry.machine_id,
-        b"at": repr(entry.received_at.timestamp()).encode(),
-    }
-    if entry.report is None:
-        _keep(cluster_id, {**fields, b"hello": msgspec.msgpack.encode(entry.hello)}, None, error)
-        return []
-    _keep(cluster_id, {**fields, b"report": protocol.encode(entry.report)}, entry.report, error)
-    return [(entry.machine_uid, UUID(entry.report.attempt), entry.report.seq)]
-
-
-def _keep(cluster_id: int, fields: Fields, report: protocol.Report | None, error: Exception) -> None:
-    log.error("A report was set aside: %s", error, exc_info=error)
-    machine_id = int(fields.get(b"machine", b"0"))
-    SetAsideReport.objects.create(
-        cluster_id=cluster_id,
-        machine=Machine.objects.filter(pk=machine_id).first(),
+    report = entry.report
+    _keep(
+        cluster_id,
+        error,
+        payload=msgspec.msgpack.encode(entry.hello) if report is None else protocol.encode(report),
+        machine=Machine.objects.filter(pk=entry.machine_id).first(),
         attempt=None if report is None else UUID(report.attempt),
         seq=None if report is None else report.seq,
-        payload=fields.get(b"report") or fields.get(b"hello") or b"",
-        error=f"{type(error).__name__}: {error}".replace("\0", "\ufffd"),
-        received_at=datetime.fromtimestamp(float(fields.get(b"at", b"0")), UTC),
-        set_aside_at=timezone.now(),
+        received_at=entry.received_at,
     )
-    kept = SetAsideReport.objects.filter(cluster_id=cluster_id).order_by("-id")
-    SetAsideReport.objects.filter(pk__in=list(kept.values_list("pk", flat=True)[MAX_SET_ASIDE:])).delete()
+    return [] if report is None else [(entry.machine_uid, UUID(report.attempt), report.seq)]
+
+
+def _keep(cluster_id: int, error: Exception, **columns: Any) -> None:
+    log.error("A report was set aside: %s", error, exc_info=error)
+    words = f"{type(error).__name__}: {error}".replace("\0", "\ufffd")
+    SetAsideReport.objects.create(cluster_id=cluster_id, error=words, set_aside_at=timezone.now(), **columns)
+    newest_first = SetAsideReport.objects.filter(cluster_id=cluster_id).order_by("-id")
+    too_many = list(newest_first.values_list("pk", flat=True)[MAX_SET_ASIDE:])
+    SetAsideReport.objects.filter(pk__in=too_many).delete()
