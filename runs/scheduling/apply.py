@@ -28,7 +28,7 @@ def apply_plan(cluster_id: int, plan: Plan, now: datetime) -> list[int]:
     """Write what still holds of a plan; the ids of the workers that were placed. The caller holds the lock."""
     with transaction.atomic(savepoint=False):
         for run_id, shapes in _new_shapes(plan.splits).items():
-            placing.plan_run(run_id, shapes)
+            placing.plan_run(run_id, shapes, now)
         placed = placing.place_workers(cluster_id, within_quota(plan.placements), now) if plan.placements else []
         if plan.changed:
             placing.store_pending(
@@ -79,7 +79,7 @@ class _Room:
     def __init__(
         self, gpus: int | None, cpu_milli: int | None, memory_bytes: int | None, runs: int | None, known: Sequence[int]
     ) -> None:
-        self.left = (gpus, cpu_milli, memory_bytes)
+        self.left: tuple[int | None, ...] = (gpus, cpu_milli, memory_bytes)
         self.runs = runs
         self.known = set(known)  # runs that hold something already
 

@@ -70,9 +70,8 @@ def _model_serves(model: str, limits: Constraints) -> bool:
 
 def count_gpus(by_kind: Ints, kinds: Sequence[int]) -> Ints:
     """Per machine, the GPUs of these kinds."""
-    if len(kinds) == 1:
-        return by_kind[kinds[0]]
-    return by_kind[list(kinds)].sum(axis=0, dtype=np.int64)
+    counts: Ints = by_kind[kinds[0]] if len(kinds) == 1 else by_kind[list(kinds)].sum(axis=0, dtype=np.int64)
+    return counts
 
 
 def _by_machine(accepts: Callable[[MachineView, Constraints], bool]) -> Passes:
@@ -179,7 +178,7 @@ def refusals_by_machine(ledger: Ledger, ask: Ask) -> list[MachineGroup]:
         refused = left & ~stage.passes(ledger, need)
         if refused.any():
             rows = np.flatnonzero(refused)
-            names = tuple(ledger.machines[row].name for row in rows)
+            names = tuple(ledger.machines[int(row)].name for row in rows)
             groups.append(MachineGroup(stage.code, refusal_numbers(ledger, need, stage.code, rows), names))
             left &= ~refused
     return groups

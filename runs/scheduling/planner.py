@@ -29,20 +29,20 @@ PLACEMENTS_PER_PASS = 2000  # a pass ends here; the next follows at once
 
 def make_plan(snapshot: Snapshot, now: float, placements_per_pass: int = PLACEMENTS_PER_PASS) -> Plan:
     """Who goes where, and why everybody else waits. `now`: Unix seconds. Equal snapshots give equal plans."""
-    working = _Pass(snapshot)
+    working = _Pass(snapshot, placements_per_pass)
     for run in in_order(snapshot.waiting, working.shares):
-        if len(working.placements) >= placements_per_pass:
-            working.more = True
-            break
         working.consider(run)
+        if working.at_bound:
+            break
     return working.plan()
 
 
 class _Pass:
     """What a pass knows while it goes through the queue."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: Snapshot, bound: int) -> None:
         self.snapshot = snapshot
+        self.bound = bound
         self.ledger = Ledger(snapshot.machines, snapshot.holds)
         self.feasibility = Feasibility(self.ledger)
         self.shares = Shares(snapshot.machines, snapshot.namespaces, snapshot.holds)
@@ -56,13 +56,18 @@ class _Pass:
         self.head_waits = False  # a run ahead of those still to come waits for room
         self.more = False
 
+    @property
+    def at_bound(self) -> bool:
+        """Whether so much is granted that the rest is left to the next pass; nothing is said about runs not reached."""
+        return len(self.placements) >= self.bound
+
     def plan(self) -> Plan:
         return Plan(
             placements=tuple(self.placements),
             refusals=self.refusals,
             changed=tuple(self.changed),
             splits=self.splits,
-            more=self.more,
+            more=self.more or self.at_bound,
         )
 
     def consider(self, run: WaitingRun) -> None:
@@ -114,6 +119,8 @@ class _Pass:
         """Each worker for itself: those that fit are placed; the first that does not is why the run waits."""
         refused: dict[Ask, Refusal] = {}
         for worker in workers:
+            if self.at_bound:
+                return None
             if worker.ask in refused:
                 continue
             placed = self._try(run, worker, quota.Amount())
