@@ -2,11 +2,13 @@
 
 from django.contrib import admin
 from django.urls import include, path
+from django.views.generic import RedirectView
 
 from astraconsole.api import api
 
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("api/v1", RedirectView.as_view(url="/api/v1/docs")),
     path("api/v1/", api.urls),
     path("", include("astraconsole.tenancy.urls")),
     path("", include("machines.urls")),

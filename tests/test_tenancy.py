@@ -233,7 +233,9 @@ def test_a_wrong_password_is_refused_without_saying_which_part_is_wrong() -> Non
     person("ada")
     known = Client().post("/sign-in", {"username": "ada", "password": "wrong"})
     unknown = Client().post("/sign-in", {"username": "nobody", "password": "wrong"})
-    assert known.context["form"].non_field_errors() == unknown.context["form"].non_field_errors() != []
+    said = list(known.context["form"].non_field_errors())
+    assert said
+    assert said == list(unknown.context["form"].non_field_errors())
 
 
 def test_signing_out_takes_a_post_and_ends_the_session() -> None:
