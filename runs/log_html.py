@@ -1,0 +1,56 @@
+"""Lines of a log as inert HTML. Pure: everything that a program printed is escaped, and nothing of it can act on the
+page: no markup, no link, no text that runs backwards over its neighbours.
+"""
+
+import re
+from dataclasses import dataclass
+from html import escape
+
+from runs.log_errors import looks_like_error
+from runs.log_text import Line
+
+# Characters that reorder, join or hide text: shown by their code. Joiners of scripts and emoji stay.
+_INVISIBLE = [0x061C, 0x200B, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF]
+_SHOWN = {code: f"⟨U+{code:04X}⟩" for code in _INVISIBLE}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What the console itself says inside a log: a gap, a new attempt, the end."""
+
+    text: str
+
+
+def line_html(line: Line, attempt: int, find: str = "") -> str:
+    """A list item. Its id, `L<attempt>.<offset>`, is the line's permanent link."""
+    name = f"L{attempt}.{line.offset}"
+    classes = ' class="error"' if looks_like_error(line.text) else ""
+    note = f' <small class="faint">… {escape(line.cut_note)}</small>' if line.is_cut else ""
+    link = (
+        f'<a href="?attempt={attempt}&amp;at={line.offset}#{name}" title="Link to this line">{line.number or "·"}</a>'
+    )
+    return f'<li id="{name}"{classes}>{link}<span>{text_html(line, find)}{note}</span></li>'
+
+
+def mark_html(mark: Mark) -> str:
+    return f'<li class="gap"><a></a><span>— {escape(mark.text)} —</span></li>'
+
+
+def text_html(line: Line, find: str = "") -> str:
+    """The text of a line with its colours, and what was looked for marked."""
+    wanted = re.compile(re.escape(find), re.IGNORECASE) if find else None
+    parts = []
+    for span in line.spans:
+        html = _marked(span.text.translate(_SHOWN), wanted)
+        parts.append(f'<span class="{span.classes}">{html}</span>' if span.classes else html)
+    return "".join(parts)
+
+
+def _marked(text: str, wanted: re.Pattern[str] | None) -> str:
+    if wanted is None:
+        return escape(text)
+    parts, at = [], 0
+    for match in wanted.finditer(text):
+        parts += [escape(text[at : match.start()]), "<mark>", escape(match.group()), "</mark>"]
+        at = match.end()
+    return "".join([*parts, escape(text[at:])])

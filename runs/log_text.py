@@ -1,0 +1,212 @@
+"""Bytes of a worker's output → the lines that a viewer shows. Pure.
+
+Output is split at line feeds only. Within a line, a carriage return starts over, so a progress bar is one line that
+holds its last state. Work on bytes until a line is looked at: then every chunk border gives the same lines, and a line
+that nobody looks at costs nothing.
+"""
+
+import codecs
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from runs.log_style import PLAIN, Style
+from runs.units import format_memory
+
+LINE_MAX = 16 * 1024  # bytes of a line that are shown
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What stands after the last carriage return that something follows: `head` of its `length` bytes is kept."""
+
+    start: int
+    head: bytes = b""
+    length: int = 0
+
+    def extended(self, data: bytes, line_max: int) -> "Segment":
+        room = max(line_max - len(self.head), 0)
+        return Segment(self.start, self.head + data[:room], self.length + len(data))
+
+
+@dataclass(frozen=True)
+class Span:
+    """Text in one style. `classes` are CSS class names, "" for none."""
+
+    text: str
+    classes: str
+
+
+@dataclass(frozen=True)
+class Line:
+    """One display line. `offset` is where it begins in the attempt's output: its permanent name."""
+
+    offset: int
+    raw: bytes
+    length: int  # of the whole, when `raw` is cut
+    complete: bool = True  # a line feed has ended it
+    number: int = field(default=0, compare=False)  # from 1; 0 where the output before it was not counted
+
+    @property
+    def is_cut(self) -> bool:
+        return self.length > len(self.raw)
+
+    @cached_property
+    def spans(self) -> tuple[Span, ...]:
+        return _spans(_decoded(self.raw, final=self.complete and not self.is_cut))
+
+    @cached_property
+    def text(self) -> str:
+        """Without colours; control characters as symbols."""
+        return "".join(span.text for span in self.spans)
+
+    @property
+    def cut_note(self) -> str:
+        """How much of it is shown, "" when all is."""
+        return f"line cut: {format_memory(len(self.raw))} of {format_memory(self.length)} shown" if self.is_cut else ""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a decoder stands: everything that another one needs to go on, with bytes re-read from `segment`."""
+
+    line: int = 0  # where the unfinished line begins
+    segment: int = 0  # where its shown segment begins
+    next: int = 0  # the next byte to read
+    number: int = 1  # of the unfinished line, from 1; 0: unknown
+
+
+class LineDecoder:
+    """Feed it the output from `start` on, in chunks of any size."""
+
+    def __init__(self, start: int = 0, number: int = 1, line_max: int = LINE_MAX) -> None:
+        self._line_max = line_max
+        self._line = self._next = start
+        self._number = number
+        self._shown = self._current = Segment(start)
+
+    @classmethod
+    def resumed(cls, place: Place, head: bytes, line_max: int = LINE_MAX) -> "LineDecoder":
+        """At `place`, given the bytes from `place.segment` on: all up to `place.next`, or `line_max` of them."""
+        decoder = cls(place.segment, place.number, line_max)
+        decoder._line = place.line
+        decoder._extend(head)
+        unseen = place.next - decoder._next
+        if unseen > 0:
+            current = decoder._current
+            decoder._current = Segment(current.start, current.head, current.length + unseen)
+            decoder._next = place.next
+        return decoder
+
+    @property
+    def place(self) -> Place:
+        return Place(self._line, self._segment.start, self._next, self._number)
+
+    def feed(self, data: bytes) -> list[Line]:
+        """The lines that are now complete."""
+        *ended, rest = data.split(b"\n")
+        lines = []
+        for piece in ended:
+            if self._next == self._line and len(piece) <= self._line_max and b"\r" not in piece:  # most lines
+                lines.append(Line(self._line, piece, len(piece), True, self._number))
+                self._next += len(piece)
+                self._begin_line()
+                continue
+            self._extend(piece)
+            lines.append(self._as_line(complete=True))
+            self._begin_line()
+        self._extend(rest)
+        return lines
+
+    def _begin_line(self) -> None:
+        self._next += 1
+        self._line = self._next
+        self._number += bool(self._number)
+        self._shown = self._current = Segment(self._line)
+
+    def partial(self) -> Line | None:
+        """The line that no line feed has ended yet."""
+        return self._as_line(complete=False) if self._segment.length else None
+
+    @property
+    def _segment(self) -> Segment:
+        return self._current if self._current.length else self._shown
+
+    def _as_line(self, complete: bool) -> Line:
+        segment = self._segment
+        return Line(self._line, segment.head, segment.length, complete, self._number)
+
+    def _extend(self, piece: bytes) -> None:
+        first, *others = piece.split(b"\r")
+        self._append(first)
+        for part in others:
+            self._shown = self._segment
+            self._next += 1
+            self._current = Segment(self._next)
+            self._append(part)
+
+    def _append(self, data: bytes) -> None:
+        if data:
+            self._current = self._current.extended(data, self._line_max)
+            self._next += len(data)
+
+
+def display_lines(data: bytes, start: int = 0, line_max: int = LINE_MAX) -> list[Line]:
+    """All lines of `data`, the unfinished one included."""
+    decoder = LineDecoder(start, line_max=line_max)
+    lines = decoder.feed(data)
+    partial = decoder.partial()
+    return [*lines, partial] if partial else lines
+
+
+# ---- one line: escape sequences, control characters ----
+
+_ESCAPE = re.compile(
+    r"\x1b\[(?P<parameters>[0-?]*)[ -/]*(?P<final>[@-~])"  # CSI: colours, cursor
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # OSC: titles, hyperlinks
+    r"|\x1b[PX^_][^\x1b]*\x1b\\"  # other strings to the terminal
+    r"|\x1b[ -/]*[0-~]"
+    r"|\x1b"
+    r"|\x08"
+)
+_SPECIAL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_SYMBOLS = (
+    {code: 0x2400 + code for code in range(0x20) if code != 0x09}
+    | {0x7F: 0x2421}
+    | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+)
+
+
+def _decoded(raw: bytes, final: bool) -> str:
+    """UTF-8 with replacement characters; a character that the end cuts is left out unless it is the line's `final`."""
+    return codecs.getincrementaldecoder("utf-8")("replace").decode(raw, final)
+
+
+def _spans(text: str) -> tuple[Span, ...]:
+    if _SPECIAL.search(text) is None:
+        return (Span(text, ""),) if text else ()
+    pieces: list[tuple[str, Style]] = []
+    style, at, start_over = PLAIN, 0, False
+    for match in _ESCAPE.finditer(text):
+        if match.start() > at:
+            if start_over:
+                pieces, start_over = [], False
+            pieces.append((text[at : match.start()], style))
+        at = match.end()
+        if match.group() == "\b":
+            _erase_last(pieces)
+        elif match["final"] == "m":
+            style = style.changed(match["parameters"])
+        elif match["final"] == "G" and match["parameters"] in ("", "0", "1"):
+            start_over = True  # back to the first column: as a carriage return
+    if at < len(text):
+        pieces = [] if start_over else pieces
+        pieces.append((text[at:], style))
+    return tuple(Span(piece.translate(_SYMBOLS), style.classes) for piece, style in pieces)
+
+
+def _erase_last(pieces: list[tuple[str, Style]]) -> None:
+    if pieces:
+        piece, style = pieces.pop()
+        if len(piece) > 1:
+            pieces.append((piece[:-1], style))
