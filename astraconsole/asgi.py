@@ -12,6 +12,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "astraconsole.settings")
 http = get_asgi_application()  # sets Django up: what needs its apps is imported below
 
 from machines.consumers import AgentConsumer  # noqa: E402
+from machines.presence import watched  # noqa: E402
 from runs.consumers.logs import LogConsumer  # noqa: E402
 from runs.consumers.pages import RunConsumer, RunsConsumer, WorkerConsumer  # noqa: E402
 
@@ -27,4 +28,4 @@ websocket = URLRouter(
         path("", AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(pages)))),
     ]
 )
-application = ProtocolTypeRouter({"http": http, "websocket": websocket})
+application = watched(ProtocolTypeRouter({"http": http, "websocket": websocket}))

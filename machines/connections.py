@@ -1,4 +1,4 @@
-"""What agents bring about by connecting, living and leaving: the only writer of a machine's connection and inventory."""
+"""What agents bring about by connecting, living and leaving: the only writer of connections and inventories."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,6 +33,11 @@ def authenticate(token: str) -> Known | None:
     columns = ("pk", "uid", "name", "cluster_id", "state")
     row = Machine.objects.filter(token_digest=digest(token)).values_list(*columns).first()
     return None if row is None else Known(*row[:-1], removed=row[-1] == _S.REMOVED)
+
+
+def newest_connection(machine_id: int) -> str:
+    """Its id; empty: the machine is not connected."""
+    return Machine.objects.values_list("connection", flat=True).get(pk=machine_id)
 
 
 # ---- hello -----------------------------------------------------------------------------------------------------------

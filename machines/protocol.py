@@ -19,6 +19,8 @@ Uid: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]  # of 
 Sequence: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 ExitCode: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Amount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e11)]  # Unix seconds
+Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 _NO_NUL = r"^[^\x00]*\Z"  # what a database column can hold
 Word20: TypeAlias = Annotated[str, msgspec.Meta(max_length=20, pattern=_NO_NUL)]
 Word64: TypeAlias = Annotated[str, msgspec.Meta(max_length=64, pattern=_NO_NUL)]
@@ -85,6 +87,10 @@ class Inventory(msgspec.Struct, frozen=True):
     memory_bytes: Amount
     gpus: list[Gpu] = []
     labels: dict[Word64, Word200] = {}
+
+    def __post_init__(self) -> None:
+        if len({gpu.index for gpu in self.gpus}) != len(self.gpus):
+            raise ValueError("a GPU index is there twice")
 
 
 # ---- console → agent -------------------------------------------------------------------------------------------------
@@ -184,20 +190,20 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     version: int
     agent_version: Word20
     boot_id: Word64
-    wall_clock: float  # Unix seconds on the machine
+    wall_clock: Moment  # on the machine
     inventory: Inventory
-    stop_grace_seconds: float
+    stop_grace_seconds: Seconds
     attempts: list[Uid] = []  # the machine knows and has not forgotten
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):
     applied_revision: Amount  # of the newest set acted on; 0 before the first on this connection
-    wall_clock: float
+    wall_clock: Moment
 
 
 class PhaseAge(msgspec.Struct, frozen=True, array_like=True):
     phase: Phase
-    seconds_ago: float  # when the report was sent, on the machine's monotonic clock
+    seconds_ago: Seconds  # when the report was sent, on the machine's monotonic clock
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -33,7 +33,7 @@ from machines.protocol import Close, JoinAnswer, JoinRequest
 JOIN_TOKEN_LIFETIME = timedelta(hours=24)
 LOST_REASON = "Machine lost: its lease expired"
 MACHINE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-CLUSTER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+CLUSTER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,38}[a-z0-9])?")
 REASON_LENGTH = 300
 LIVENESS_KEPT = timedelta(days=1)
 _S = MachineState
@@ -51,13 +51,13 @@ def digest(secret: str) -> str:
 def create_join_token(access: Access, cluster_slug: str) -> str:
     """The secret that lets one machine join the cluster, once, within a day; kept nowhere.
 
-    A workspace that has no cluster gets one of that name. Raises Forbidden, NotFound, Conflict, ValidationError.
+    A workspace that has no cluster gets one of that name, or of its own where none is given. Raises Forbidden, NotFound, Conflict, ValidationError.
     """
     if queries.clusters_for(access).exists():
         cluster = queries.get_cluster(access, cluster_slug)
         _require_management(access, cluster)
     else:
-        cluster = _create_cluster(access, cluster_slug)
+        cluster = _create_cluster(access, cluster_slug or access.workspace.slug.lower())
     secret = "astra_join_" + secrets.token_urlsafe(32)
     expires_at = timezone.now() + JOIN_TOKEN_LIFETIME
     JoinToken.objects.create(cluster=cluster, digest=digest(secret), created_by=access.user, expires_at=expires_at)
@@ -68,7 +68,7 @@ def _create_cluster(access: Access, slug: str) -> Cluster:
     if not access.user.is_staff:
         access.require(Action.MANAGE)
     if not CLUSTER_NAME.fullmatch(slug):
-        rule = "must be 1 to 40 lower-case letters, digits and `-`, with no `-` at either end"
+        rule = "must be 1 to 40 lower-case letters, digits, `-` and `_`, with a letter or digit at either end"
         raise ValidationError(f"cluster {rule}", [{"field": "cluster", "rule": rule}])
     organisation = access.workspace.organisation
     cluster, is_new = Cluster.objects.get_or_create(organisation=organisation, slug=slug)

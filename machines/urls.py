@@ -1,5 +1,9 @@
 """Routes of this app."""
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from machines.views_agent import join
+
+urlpatterns: list[URLPattern] = [
+    path("agent/v1/join", join, name="agent-join"),
+]
