@@ -1,0 +1,170 @@
+"""The command line against a stand-in transport: what it sends, prints and exits with."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from click.testing import CliRunner, Result
+
+from astraconsole.cli import client as client_module
+from astraconsole.cli import config
+from astraconsole.cli.client import Client
+from astraconsole.cli.commands.run import default_name
+from astraconsole.cli.main import astra
+from astraconsole.cli.problems import Problem, Refused, Unreachable
+
+SETTINGS = config.Config("http://console", "secret", "acme", "vision", "gpu-east")
+
+
+class Console:
+    """Answers by path; remembers what was asked."""
+
+    def __init__(self) -> None:
+        self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
+        self.asked: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.asked.append(request)
+        path = request.url.path.removeprefix("/api/v1/orgs/acme/workspaces/vision/")
+        status, body = self.answers.get((request.method, path), (404, {"code": "NOT_FOUND", "message": "no"}))
+        return httpx.Response(status, json=body) if body is not None else httpx.Response(status)
+
+
+@pytest.fixture
+def console(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Console:
+    for name in config.ENVIRONMENT.values():
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    config.save(SETTINGS)
+    answering = Console()
+    made = httpx.Client
+
+    def with_transport(**options: Any) -> httpx.Client:
+        return made(**{**options, "transport": options["transport"] or httpx.MockTransport(answering)})
+
+    monkeypatch.setattr(client_module.httpx, "Client", with_transport)
+    return answering
+
+
+def astraeus(*arguments: str) -> Result:
+    return CliRunner().invoke(astra, ["astraeus", *arguments])
+
+
+def run_document(name: str, state: str, reason: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name, "cluster": "gpu-east"},
+        "status": {"state": state, "reason": reason},
+        "task_names": [],
+    }
+
+
+def test_runs_prints_the_documented_table(console: Console) -> None:
+    item = run_document("resnet50", "Running", "1 of 1 workers running")
+    console.answers["GET", "jobs"] = (200, {"items": [item], "next": None})
+    lines = astraeus("runs").output.splitlines()
+    assert lines[0] == "NAME                          CLUSTER       STATE       REASON"
+    assert lines[1] == "resnet50                      gpu-east      Running     1 of 1 workers running"
+
+
+def test_runs_follows_every_page(console: Console) -> None:
+    item = run_document("one", "Running", "")
+    pages = iter([{"items": [item], "next": "x"}, {"items": [item], "next": None}])
+    client = Client(SETTINGS, httpx.MockTransport(lambda request: httpx.Response(200, json=next(pages))))
+    assert len(list(client.every("jobs"))) == 2
+
+
+def test_run_sends_the_documented_specification(console: Console) -> None:
+    console.answers["POST", "clusters/gpu-east/api/jobs"] = (201, run_document("resnet50", "Pending", "Run created"))
+    options = (
+        "--name",
+        "resnet50",
+        "--image",
+        "pytorch",
+        "--gpus",
+        "1",
+        "--cpus",
+        "8",
+        "--mem",
+        "64G",
+        "--time",
+        "12h",
+    )
+    result = astraeus("run", *options, "-e", "A=b=c", "--", "python", "train.py", "--epochs", "90")
+    assert result.output == "resnet50 submitted to gpu-east: http://console/o/acme/w/vision/jobs/gpu-east/resnet50\n"
+    assert json.loads(console.asked[0].content) == {
+        "metadata": {"name": "resnet50"},
+        "spec": {
+            "task_template": {
+                "image": "pytorch",
+                "command": "python",
+                "args": ["train.py", "--epochs", "90"],
+                "env": {"A": "b=c"},
+                "restart_policy": "Never",
+                "time_limit_seconds": 43200,
+                "requested_resources": {
+                    "gpu_requests": {"count": 1},
+                    "per_gpu": {"cpu_cores": 8.0, "memory_bytes": 64 * 1024**3},
+                },
+            }
+        },
+    }
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--mem", "lots"), ("--time", "2-x"), ("--cpus", "-1"), ("-e", "novalue")]
+)
+def test_a_bad_value_is_a_usage_error_and_nothing_is_sent(console: Console, option: str, value: str) -> None:
+    assert astraeus("run", "--image", "x", option, value, "--", "true").exit_code == 2
+    assert console.asked == []
+
+
+def test_a_refusal_shows_code_message_and_every_broken_rule(console: Console) -> None:
+    detail = [{"field": "spec.machines", "rule": "must be at least 1"}]
+    body = {"code": "VALIDATION_ERROR", "message": "1 rule is broken", "detail": detail}
+    console.answers["DELETE", "clusters/gpu-east/api/jobs/x"] = (400, body)
+    problem = astraeus("delete", "x").exception
+    assert isinstance(problem, Refused)
+    assert str(problem) == "VALIDATION_ERROR: 1 rule is broken\n  spec.machines: must be at least 1"
+    assert problem.exit_code == 3
+
+
+def test_a_workspace_without_a_cluster_is_told_what_to_do() -> None:
+    answer = httpx.MockTransport(lambda request: httpx.Response(200, json={"items": [], "next": None}))
+    with pytest.raises(Problem, match="the workspace has no cluster yet: add a machine in the console"):
+        Client(config.Config("http://c", "t", "o", "w"), answer).get("jobs")
+
+
+def test_a_console_that_does_not_answer_is_its_own_exit_code() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    with pytest.raises(Unreachable):
+        Client(SETTINGS, httpx.MockTransport(refuse)).get("jobs")
+
+
+def test_logs_of_a_run_are_its_first_workers(console: Console) -> None:
+    console.answers["GET", "clusters/gpu-east/api/jobs/llama"] = (200, {"task_names": ["llama-0", "llama-1"]})
+    console.answers["GET", "clusters/gpu-east/api/tasks/llama-0/logs"] = (200, {"task_name": "llama-0", "logs": "hi\n"})
+    assert astraeus("logs", "llama").output == "hi\n"
+
+
+def test_a_name_that_is_no_run_is_a_worker(console: Console) -> None:
+    console.answers["GET", "clusters/gpu-east/api/tasks/llama-1/logs"] = (200, {"task_name": "llama-1", "logs": "ho\n"})
+    assert astraeus("logs", "llama-1").output == "ho\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "stem"), [(("python", "x"), "python"), (("/bin/My App.sh",), "my-app-sh"), ((), "run")]
+)
+def test_a_run_without_a_name_is_named_after_its_command(argv: tuple[str, ...], stem: str) -> None:
+    name, _, number = default_name(argv).rpartition("-")
+    assert name == stem
+    assert 10_000 <= int(number) <= 99_999
+
+
+def test_the_saved_configuration_is_private_and_the_environment_wins(console: Console) -> None:
+    path = config.config_path()
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert config.load({"XDG_CONFIG_HOME": str(path.parent.parent), "ASTRA_CLUSTER": "west"}).cluster == "west"
