@@ -14,13 +14,13 @@ from runs.scheduling.shapes import equal_workers
 from runs.scheduling.types import Placement, Plan, WorkerShape
 from runs.services import placing, rows
 
-_LOCK_SPACE = 0x5C4ED  # first key of the advisory locks of schedulers; the second is the cluster's id
+LOCK_SPACE = 0x5C4ED  # first key of the advisory locks of schedulers; the second is the cluster's id
 
 
 def try_lock(cluster_id: int) -> bool:
     """Be the only scheduler of this cluster until the transaction ends; False: another one is."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s, %s)", [_LOCK_SPACE, cluster_id])
+        cursor.execute("SELECT pg_try_advisory_xact_lock(%s, %s)", [LOCK_SPACE, cluster_id])
         return bool(cursor.fetchone()[0])
 
 

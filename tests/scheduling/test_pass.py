@@ -1,0 +1,250 @@
+"""A whole pass on the real database: load, plan, apply, and what happens when the world moves in between."""
+
+from datetime import timedelta
+
+import pytest
+from django.db import connection, transaction
+
+from machines.models import Assignment, Machine, MachineState
+from runs.models import Attempt, Run, Worker
+from runs.scheduling.apply import LOCK_SPACE, apply_plan, try_lock
+from runs.scheduling.explain import sentence
+from runs.scheduling.load import load_inventory, load_snapshot
+from runs.scheduling.loop import run_once
+from runs.scheduling.planner import make_plan
+from runs.scheduling.types import Ask, Constraints, Hold, Refusal, SplitAsk
+from tests.scheduling.database import GIB, NOW, make_machine, make_namespace, make_run
+
+pytestmark = pytest.mark.django_db
+
+AT = NOW.timestamp()
+
+
+def placed() -> dict[str, str]:
+    live = Attempt.objects.filter(released_at=None)
+    return dict(live.values_list("worker__name", "machine__name"))
+
+
+def test_a_pass_places_a_waiting_run_and_tells_its_machine() -> None:
+    namespace = make_namespace()
+    machine = make_machine(namespace.cluster, "gpu-1", gpus=8)
+    make_run(namespace, "train", gpus=2)
+    assert run_once(namespace.cluster_id, NOW) is False
+    worker = Worker.objects.get()
+    attempt = Attempt.objects.get()
+    assert (worker.state, worker.attempt_number) == ("Preparing", 1)
+    assert (attempt.machine, attempt.gpu_indexes) == (machine, [0, 1])
+    assert (attempt.cpu_milli, attempt.memory_bytes) == (2000, 2 * GIB)
+    assert Assignment.objects.get().machine == machine
+
+
+def test_a_snapshot_holds_what_the_rows_say() -> None:
+    namespace = make_namespace(pools=["a"], quota_gpus=5, weight=2)
+    make_machine(namespace.cluster, "m0", gpus=1, labels={"pool": "a"}, cordoned_at=NOW)
+    make_machine(namespace.cluster, "gone", state=MachineState.REMOVED)
+    make_machine(namespace.cluster, "new", state=MachineState.JOINING)
+    make_machine(namespace.cluster, "lost", state=MachineState.LOST)
+    selection = {"pools": ["a", "b"], "labels": {"x": "y"}, "names": ["m0"]}
+    run = make_run(
+        namespace,
+        "train",
+        age=60,
+        resources={"node_fraction": 0.5, "gpu_requests": {"count": 1, "models": ["H100"], "min_memory_bytes": GIB}},
+        node_selection=selection,
+        template={"time_limit_seconds": 600},
+    )
+    snapshot = load_snapshot(namespace.cluster_id)
+    facts = {
+        machine.name: (machine.ready, machine.cordoned, len(machine.gpus), machine.pool)
+        for machine in snapshot.machines
+    }
+    assert facts == {"m0": (True, True, 1, "a"), "lost": (False, False, 0, "")}
+    (waiting,) = snapshot.waiting
+    limits = Constraints(("a", "b"), ("a",), (("x", "y"),), ("m0",), ("H100",), GIB)
+    assert [worker.ask for worker in waiting.workers] == [Ask(1, 0, 0, 0.5, limits)]
+    assert (waiting.id, waiting.queued_at, waiting.time_limit) == (run.id, AT - 60, 600)
+    assert snapshot.namespaces[0].quota_gpus == 5
+    assert snapshot.namespaces[0].weight == 2
+
+
+def test_a_live_attempt_is_loaded_as_a_hold_until_it_is_released() -> None:
+    namespace = make_namespace()
+    machine = make_machine(namespace.cluster, "m0", gpus=2)
+    run = make_run(namespace, "train", gpus=1, priority=3, template={"time_limit_seconds": 600})
+    run_once(namespace.cluster_id, NOW)
+    held = Hold(run.id, namespace.id, machine.id, 1000, GIB, (0,), 3, AT, AT + 600)
+    assert load_snapshot(namespace.cluster_id).holds == (held,)
+    Attempt.objects.update(released_at=NOW)
+    assert load_snapshot(namespace.cluster_id).holds == ()
+
+
+def test_deleted_and_ended_runs_do_not_wait() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0")
+    deleted, ended = make_run(namespace, "deleted"), make_run(namespace, "ended")
+    Run.objects.filter(id=deleted.id).update(deleted_at=NOW)
+    Run.objects.filter(id=ended.id).update(state="Completed")
+    assert load_snapshot(namespace.cluster_id).waiting == ()
+
+
+def test_another_clusters_runs_and_machines_are_not_seen() -> None:
+    one = make_namespace()
+    make_machine(one.cluster, "m0")
+    make_run(one, "a")
+    other = type(one.cluster).objects.create(organisation=one.cluster.organisation, slug="west")
+    assert load_snapshot(other.id).waiting == ()
+    assert load_inventory(other.id) == ()
+
+
+def test_a_long_array_is_loaded_and_placed_worker_by_worker() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", cpu_milli=3000)
+    run = make_run(namespace, "sweep", array={"count": 5, "parallelism": 4})
+    run_once(namespace.cluster_id, NOW)
+    assert sorted(placed()) == ["sweep-0", "sweep-1", "sweep-2"]
+    (waiting,) = load_snapshot(namespace.cluster_id).waiting
+    assert (waiting.id, waiting.placed, waiting.parallelism, len(waiting.workers)) == (run.id, 3, 4, 2)
+
+
+def test_workers_asked_for_by_machines_go_to_different_ones() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=8)
+    make_machine(namespace.cluster, "m1", gpus=8)
+    make_run(namespace, "train", gpus=4, machines=2)
+    run_once(namespace.cluster_id, NOW)
+    assert sorted(placed().values()) == ["m0", "m1"]
+
+
+def test_why_a_run_waits_is_stored_as_code_and_numbers_once() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=8)
+    make_run(namespace, "train", gpus=9, node_selection={"count": 1})
+    run_once(namespace.cluster_id, NOW)
+    run = Run.objects.get()
+    assert sentence(run.pending_code, run.pending_numbers) == "No machine fits: no machine has 9 GPUs; the most is 8"
+    snapshot = load_snapshot(namespace.cluster_id)
+    assert snapshot.waiting[0].stored == Refusal(run.pending_code, run.pending_numbers)
+    assert make_plan(snapshot, AT).changed == ()
+
+
+def test_a_run_is_planned_again_when_the_machines_changed_and_then_placed() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=4)
+    run = make_run(namespace, "train", gpus=8)
+    assert run.workers.count() == 0
+    run_once(namespace.cluster_id, NOW)
+    assert Run.objects.get().pending_code == "plan_too_few"
+    make_machine(namespace.cluster, "m1", gpus=4)
+    assert run_once(namespace.cluster_id, NOW) is True
+    run_once(namespace.cluster_id, NOW)
+    assert placed() == {"train-0": "m0", "train-1": "m1"}
+
+
+def test_a_run_that_has_started_is_not_planned_again() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=4)
+    make_machine(namespace.cluster, "m1", gpus=4, cordoned_at=NOW)
+    make_run(namespace, "train", gpus=8)
+    run_once(namespace.cluster_id, NOW)
+    assert placed() == {"train-0": "m0"}
+    make_machine(namespace.cluster, "m2", gpus=8)
+    assert load_snapshot(namespace.cluster_id).waiting[0].split is None
+
+
+def test_a_plan_applied_twice_is_applied_once() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=8)
+    make_run(namespace, "train", gpus=2)
+    plan = make_plan(load_snapshot(namespace.cluster_id), AT)
+    assert len(apply_plan(namespace.cluster_id, plan, NOW)) == 1
+    assert apply_plan(namespace.cluster_id, plan, NOW) == []
+    assert Attempt.objects.count() == 1
+
+
+def test_a_placement_on_a_machine_cordoned_meanwhile_is_dropped() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=8)
+    make_run(namespace, "train", gpus=2)
+    plan = make_plan(load_snapshot(namespace.cluster_id), AT)
+    Machine.objects.update(cordoned_at=NOW)
+    assert apply_plan(namespace.cluster_id, plan, NOW) == []
+    assert Worker.objects.get().state == "Pending"
+
+
+def test_a_placement_above_a_quota_lowered_meanwhile_is_dropped() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=8)
+    make_run(namespace, "first", age=2, gpus=2)
+    make_run(namespace, "second", age=1, gpus=2)
+    plan = make_plan(load_snapshot(namespace.cluster_id), AT)
+    namespace.quota_gpus = 3
+    namespace.save()
+    apply_plan(namespace.cluster_id, plan, NOW)
+    assert list(placed()) == ["first-0"]
+
+
+def test_a_pass_keeps_the_quota_in_use_by_earlier_ones() -> None:
+    namespace = make_namespace(quota_runs=1)
+    make_machine(namespace.cluster, "m0")
+    make_run(namespace, "first", age=2)
+    run_once(namespace.cluster_id, NOW)
+    make_run(namespace, "second", age=1)
+    run_once(namespace.cluster_id, NOW)
+    run = Run.objects.get(name="second")
+    assert sentence(run.pending_code, run.pending_numbers) == "Waits for namespace quota: 1 of 1 runs in use"
+
+
+def test_what_waits_is_placed_when_room_is_released() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=1)
+    make_run(namespace, "first", age=2, gpus=1)
+    make_run(namespace, "second", age=1, gpus=1)
+    run_once(namespace.cluster_id, NOW)
+    assert list(placed()) == ["first-0"]
+    Attempt.objects.update(released_at=NOW)
+    run_once(namespace.cluster_id, NOW + timedelta(seconds=1))
+    assert list(placed()) == ["second-0"]
+    assert Run.objects.get(name="second").pending_code == ""
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_pass_leaves_at_once_when_another_holds_the_lock() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0")
+    make_run(namespace, "train")
+    other = connection.copy()
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [LOCK_SPACE, namespace.cluster_id])
+        assert run_once(namespace.cluster_id, NOW) is False
+        assert placed() == {}
+        with other.cursor() as cursor:
+            cursor.execute("COMMIT")
+        run_once(namespace.cluster_id, NOW)
+        assert placed() == {"train-0": "m0"}
+    finally:
+        other.close()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_clusters_do_not_wait_for_each_others_lock() -> None:
+    other = connection.copy()
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("BEGIN")
+            cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [LOCK_SPACE, 1])
+        with transaction.atomic():
+            assert try_lock(1) is False
+            assert try_lock(2) is True
+    finally:
+        other.close()
+
+
+def test_the_split_of_a_gpu_total_is_loaded_with_its_form() -> None:
+    namespace = make_namespace(pools=["a"])
+    make_machine(namespace.cluster, "m0", gpus=8, labels={"pool": "a"})
+    make_run(namespace, "train", gpus=16)
+    (waiting,) = load_snapshot(namespace.cluster_id).waiting
+    limits = Constraints(namespace_pools=("a",))
+    assert waiting.split == SplitAsk(16, cpu_milli_per_gpu=1000, memory_bytes_per_gpu=GIB, constraints=limits)
