@@ -3,9 +3,9 @@
 A runtime makes one attempt a container or a process, and says what became of it. It decides nothing: which attempts
 run, for how long, and what an end means is the supervisor's. All of it runs in the agent's one event loop.
 
-For every attempt given to `start`, or to `adopt` and not handed back by it, a runtime emits exactly one end, `Exited` or
-`Failed`, and nothing after it. It emits that end when no process of the attempt is left and the last byte of its output
-is in `folder.output`.
+For every attempt given to `start`, or to `adopt` and not handed back by it, a runtime emits exactly one end, `Exited`
+or `Failed`, and nothing after it. It emits that end when no process of the attempt is left and the last byte of its
+output is in `folder.output`.
 """
 
 from collections.abc import Callable, Sequence
@@ -45,6 +45,7 @@ class Adoptable:
     order: Order
     folder: AttemptFolder
     running: bool  # it was reported Running
+    clock_shift: float = 0  # to be added to times of an earlier boot, to have them on this boot's clock
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------

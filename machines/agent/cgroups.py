@@ -1,0 +1,167 @@
+"""Limits for host processes: cgroups that root prepares and the unprivileged keeper moves into. Versions 1 and 2.
+
+Cgroups are used again by attempts with the same limits: making and removing one costs as much as starting a process.
+"""
+
+import contextlib
+import errno
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from machines.agent.processes import append
+
+PERIOD_MICROSECONDS = 100_000
+KEPT = 64  # empty cgroups kept for the next attempts
+MINIMUM_MEMORY_BYTES = 6 << 20  # below it not even a program's start fits; Docker's limit is the same
+
+
+class NoCgroups(Exception):
+    """This agent may not set limits; the message says why."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """0: no limit. With burst, cpu_milli is a share only, not a ceiling."""
+
+    cpu_milli: int
+    memory_bytes: int
+    cpu_burst: bool = False
+
+
+@dataclass
+class Cgroups:
+    """The cgroups of one keeper: a folder in each hierarchy, in it the keeper's own and one per running attempt."""
+
+    bases: list[Path]  # memory first: it tells members and kills
+    version: int
+    uid: int
+    gid: int
+    _free: dict[Limits, list[list[str]]] = field(default_factory=dict)
+    _limits: dict[str, Limits] = field(default_factory=dict)
+    _count: int = 0
+
+    @property
+    def home(self) -> list[str]:
+        return [str(base / "keeper") for base in self.bases]
+
+    def take(self, limits: Limits) -> list[str]:
+        """An empty cgroup with these limits: its folder in each hierarchy. Raises OSError."""
+        free = self._free.get(limits)
+        if free:
+            return free.pop()
+        self._count += 1
+        paths = [str(base / f"{os.getpid()}-{self._count}") for base in self.bases]
+        for path in paths:
+            self._make(Path(path))
+        for name, value in (self._v1(limits) if self.version == 1 else self._v2(limits)).items():
+            self._set(paths, name, value)
+        self._limits[paths[0]] = limits
+        return paths
+
+    def give_back(self, paths: list[str]) -> None:
+        """After the last process in it is gone."""
+        limits = self._limits.get(paths[0]) if paths else None
+        if limits is not None and sum(map(len, self._free.values())) < KEPT:
+            self._free.setdefault(limits, []).append(paths)
+            return
+        for path in paths:
+            with contextlib.suppress(OSError):
+                os.rmdir(path)
+
+    def remove_unused(self) -> None:
+        """What earlier agents left: a cgroup with processes in it cannot be removed, so this asks nobody."""
+        for base in self.bases:
+            for path in base.iterdir():
+                if path.is_dir():
+                    with contextlib.suppress(OSError):
+                        path.rmdir()
+
+    def _make(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+        os.chown(path / "cgroup.procs", self.uid, self.gid)
+
+    def _set(self, paths: list[str], name: str, value: str) -> None:
+        for path in paths:
+            if os.path.exists(f"{path}/{name}"):
+                try:
+                    append(f"{path}/{name}", value.encode())
+                except OSError as error:
+                    if error.errno != errno.EINVAL:  # more than an outer cgroup allows: then that one is the limit
+                        raise
+
+    def _v1(self, limits: Limits) -> dict[str, str]:
+        values = {"cpu.shares": str(max(2, limits.cpu_milli * 1024 // 1000))} if limits.cpu_milli else {}
+        if limits.cpu_milli and not limits.cpu_burst:
+            values["cpu.cfs_period_us"] = str(PERIOD_MICROSECONDS)
+            values["cpu.cfs_quota_us"] = str(max(1000, limits.cpu_milli * PERIOD_MICROSECONDS // 1000))
+        if limits.memory_bytes:
+            values["memory.limit_in_bytes"] = values["memory.memsw.limit_in_bytes"] = str(limits.memory_bytes)
+        return values
+
+    def _v2(self, limits: Limits) -> dict[str, str]:
+        values = {"cpu.weight": str(min(10_000, max(1, limits.cpu_milli // 10)))} if limits.cpu_milli else {}
+        if limits.cpu_milli and not limits.cpu_burst:
+            quota = max(1000, limits.cpu_milli * PERIOD_MICROSECONDS // 1000)
+            values["cpu.max"] = f"{quota} {PERIOD_MICROSECONDS}"
+        if limits.memory_bytes:
+            values |= {"memory.max": str(limits.memory_bytes), "memory.swap.max": "0"}
+        return values
+
+
+def prepare(name: str, uid: int, gid: int) -> Cgroups:
+    """Make the folders that a keeper of this name uses. Raises NoCgroups."""
+    mounts = _mounts()
+    try:
+        if "memory" in mounts and "cpu" in mounts:
+            cgroups = Cgroups([_make_base(mounts[kind], kind, name) for kind in ("memory", "cpu")], 1, uid, gid)
+        elif "" in mounts:
+            cgroups = Cgroups([_make_base_v2(mounts[""], name, uid, gid)], 2, uid, gid)
+        else:
+            raise NoCgroups("no cgroups are mounted")
+        for home in cgroups.home:
+            cgroups._make(Path(home))
+    except OSError as error:
+        raise NoCgroups(f"{error.strerror}: {error.filename}") from error
+    cgroups.remove_unused()
+    for home in cgroups.home:
+        cgroups._make(Path(home))
+    return cgroups
+
+
+def _mounts() -> dict[str, Path]:
+    """Where each controller's hierarchy is mounted; version 2 under the empty name."""
+    found: dict[str, Path] = {}
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        before, _, after = line.partition(" - ")
+        kind, _, options = after.split(" ", 2)
+        if kind == "cgroup2":
+            found.setdefault("", Path(before.split()[4]))
+        elif kind == "cgroup":
+            for controller in options.rpartition(" ")[2].split(","):
+                found.setdefault(controller, Path(before.split()[4]))
+    return found
+
+
+def _make_base(mount: Path, controller: str, name: str) -> Path:
+    """Inside our own cgroup where it is visible, so that limits set on us hold for the workers too."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(",") and (mount / path.lstrip("/")).is_dir():
+            mount = mount / path.lstrip("/")
+    base = mount / name
+    base.mkdir(exist_ok=True)
+    return base
+
+
+def _make_base_v2(mount: Path, name: str, uid: int, gid: int) -> Path:
+    """At the top: a cgroup that has processes of its own, as ours, cannot hand controllers down."""
+    controllers = (mount / "cgroup.controllers").read_text().split()
+    if not {"cpu", "memory"} <= set(controllers):
+        raise NoCgroups(f"{mount} offers no cpu and memory control")
+    append(str(mount / "cgroup.subtree_control"), b"+cpu +memory")
+    base = mount / name
+    base.mkdir(exist_ok=True)
+    append(str(base / "cgroup.subtree_control"), b"+cpu +memory")
+    os.chown(base / "cgroup.procs", uid, gid)  # moving between its children asks for it
+    return base
