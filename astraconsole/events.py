@@ -4,7 +4,10 @@ Losing any of these costs latency, never truth. Group names are made here and no
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from time import monotonic
 from typing import Any
 from uuid import UUID
 
@@ -12,12 +15,23 @@ import redis
 from channels.layers import get_channel_layer
 from django.conf import settings
 from django.db import transaction
+from kombu.exceptions import OperationalError as BrokerError
 from redis.backoff import NoBackoff
 from redis.retry import Retry
+
+from astraconsole.celery import app
 
 log = logging.getLogger(__name__)
 # One retry at once for a connection that a restart of Redis has cut; a hint is not worth waiting longer.
 _redis = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=5, retry=Retry(NoBackoff(), 1))
+AWAY = (redis.RedisError, BrokerError, OSError)
+WOKEN_TASKS = {
+    "schedule": "runs.tasks.tick",
+    "reports": "runs.tasks.apply_reports",
+    "restarts": "runs.tasks.start_due_restarts",
+}
+QUEUED_SECONDS = 30  # after which a task that was lost with its worker no longer holds others back
+RUN_SECONDS = 20
 
 
 def run_group(run_uid: UUID) -> str:
@@ -38,14 +52,9 @@ def cluster_group(cluster_id: int) -> str:
 
 def runs_changed(workspace_id: int, run_uids: Iterable[UUID]) -> None:
     """Tell the pages of these runs, and of their workspace, once the transaction has committed."""
-    uids = list(run_uids)
-
-    def send() -> None:
-        for uid in uids:
-            send_group(run_group(uid), {"type": "run.changed", "run": uid.hex})
-        send_group(workspace_group(workspace_id), {"type": "runs.changed"})
-
-    transaction.on_commit(send)
+    messages = [(run_group(uid), {"type": "run.changed", "run": uid.hex}) for uid in run_uids]
+    messages.append((workspace_group(workspace_id), {"type": "runs.changed"}))
+    transaction.on_commit(lambda: send_groups(messages))
 
 
 def wake(what: str, cluster_id: int) -> None:
@@ -57,7 +66,79 @@ def wake(what: str, cluster_id: int) -> None:
 
 
 def wake_now(what: str, cluster_id: int) -> None:
-    raise NotImplementedError  # see docs/architecture.md; filled with runs.tasks
+    """Count one wake; enqueue the task unless one is queued or at work, which will see the count. Never raises."""
+    try:
+        pipeline = _redis.pipeline(transaction=False)
+        pipeline.incr(_counter(what, cluster_id))
+        pipeline.set(_queued(what, cluster_id), 1, nx=True, ex=QUEUED_SECONDS)
+        _, is_first = pipeline.execute()
+        if is_first:
+            app.send_task(WOKEN_TASKS[what], (cluster_id,), retry=False)
+    except AWAY as error:
+        log.warning("A wake for %s was not sent; the periodic tick will find it: %s", what, error)
+
+
+def wake_at(what: str, times: Iterable[datetime]) -> None:
+    """On commit: have the task of `what` ("restarts") look at each of these times, to the second."""
+    seconds = {time.replace(microsecond=0) + timedelta(seconds=1) for time in times}
+    if seconds:
+        transaction.on_commit(lambda: _enqueue_at(what, seconds))
+
+
+def _enqueue_at(what: str, times: Iterable[datetime]) -> None:
+    try:
+        for time in sorted(times):
+            app.send_task(WOKEN_TASKS[what], eta=time, retry=False)
+    except AWAY as error:
+        log.warning("A wake for %s was not sent; the periodic tick will find it: %s", what, error)
+
+
+def run_while_woken(what: str, cluster_id: int, run_once: Callable[[], bool]) -> None:
+    """What a woken task does: run until no wake came during the last run. `run_once` says whether it left work over.
+
+    The queued flag stays up meanwhile, so that wakes during a run only count. Past RUN_SECONDS the rest is left to a
+    new task.
+    """
+    deadline = monotonic() + RUN_SECONDS
+    while True:
+        seen = _wakes(what, cluster_id)
+        left_over = run_once()
+        if monotonic() > deadline:
+            _forget_queued(what, cluster_id)
+            wake_now(what, cluster_id)
+            return
+        if not left_over and _wakes(what, cluster_id) == seen:
+            _forget_queued(what, cluster_id)
+            if _wakes(what, cluster_id) == seen or not _claim_queued(what, cluster_id):
+                return
+
+
+def _counter(what: str, cluster_id: int) -> str:
+    return f"astra:wakes:{what}:{cluster_id}"
+
+
+def _queued(what: str, cluster_id: int) -> str:
+    return f"astra:queued:{what}:{cluster_id}"
+
+
+def _wakes(what: str, cluster_id: int) -> bytes | None:
+    try:
+        return _redis.get(_counter(what, cluster_id))
+    except redis.RedisError:
+        return None
+
+
+def _forget_queued(what: str, cluster_id: int) -> None:
+    with suppress(redis.RedisError):
+        _redis.delete(_queued(what, cluster_id))
+
+
+def _claim_queued(what: str, cluster_id: int) -> bool:
+    """Whether a wake that came at the last moment is ours to run: nobody else has queued a task for it."""
+    try:
+        return bool(_redis.set(_queued(what, cluster_id), 1, nx=True, ex=QUEUED_SECONDS))
+    except redis.RedisError:
+        return False
 
 
 def machines_changed(cluster_id: int) -> None:

@@ -8,6 +8,7 @@ from django.db.models import Q
 
 from astraconsole.tenancy.models import User, Workspace
 from machines.models import Machine, Namespace
+from runs.scheduling import explain
 from runs.state_machine import RunState, WorkerState
 
 
@@ -28,6 +29,9 @@ class Run(models.Model):
     spec_version = models.PositiveSmallIntegerField(default=1)
     priority = models.IntegerField(default=0)
     gpus = models.PositiveIntegerField(default=0)  # asked in all
+    # Of the spec, beside it: what every change of a worker asks for (a spec may hold 900 KiB of code).
+    gang = models.BooleanField(default=False)
+    on_failure = models.CharField(max_length=12, default="RestartTask")
     created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
     created_at = models.DateTimeField()
 
@@ -57,6 +61,13 @@ class Run(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def status_reason(self) -> str:
+        """The API's reason: while it waits, the scheduler's refusal as a sentence."""
+        if self.state == RunState.PENDING and self.pending_code:
+            return explain.sentence(self.pending_code, self.pending_numbers)
+        return self.reason
 
 
 class Worker(models.Model):

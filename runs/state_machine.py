@@ -36,6 +36,7 @@ class RunState(StrEnum):
 _S = WorkerState
 ENDED: frozenset[WorkerState] = frozenset({_S.COMPLETED, _S.FAILED, _S.CANCELLED})
 RUN_ENDED: frozenset[RunState] = frozenset({RunState.COMPLETED, RunState.FAILED, RunState.CANCELLED})
+WAITING: frozenset[WorkerState] = frozenset({_S.PENDING, _S.RESTARTING})
 PLACED: frozenset[WorkerState] = frozenset({_S.PREPARING, _S.PULLING, _S.STARTING, _S.RUNNING})
 
 # A phase may be skipped forwards (an image that is there is not pulled), never taken back but through Pending.
@@ -50,6 +51,12 @@ WORKER_MOVES: dict[WorkerState, frozenset[WorkerState]] = {
     _S.FAILED: frozenset(),
     _S.CANCELLED: frozenset(),
 }
+
+# Reasons that are also matched, not only shown.
+CREATED = "Run created"
+CONTAINER_RUNNING = "Container running"
+MACHINE_LOST = "Machine lost: its lease expired"
+TIME_LIMIT_PREFIX = "Exceeded its time limit"
 
 
 class IllegalMove(Exception):
@@ -83,7 +90,7 @@ class RunFacts:
     fail_job: bool = False
     stop_requested: bool = False
     failure: FirstFailure | None = None
-    waiting_reason: str = "Run created"
+    waiting_reason: str = CREATED
 
 
 @dataclass(frozen=True)
@@ -152,10 +159,6 @@ def _waiting(facts: RunFacts, total: int) -> str:
 
 
 # ---- what the end of an attempt leads to ---------------------------------------------------------
-
-TIME_LIMIT_PREFIX = "Exceeded its time limit"
-MACHINE_LOST = "Machine lost: its lease expired"
-CONTAINER_RUNNING = "Container running"
 
 
 class EndCause(StrEnum):

@@ -1,1 +1,55 @@
-"""Celery tasks of runs: arguments are ids; each loads, calls a service, returns; safe to run twice."""
+"""Celery tasks of runs: arguments are ids; each calls a service; safe to run twice, and at once."""
+
+from django.utils import timezone
+
+from astraconsole import events
+from astraconsole.celery import app
+from machines import inbox
+from machines import services as machine_services
+from runs import queries
+from runs.scheduling import loop
+from runs.services import lost, reports, restarting
+
+
+@app.task
+def tick(cluster_id: int) -> None:
+    """The scheduler, woken: again as long as wakes come in."""
+    events.run_while_woken("schedule", cluster_id, lambda: loop.run_once(cluster_id, timezone.now()))
+
+
+@app.task
+def tick_all() -> None:
+    """The safety net: due restarts, and every cluster with work, woken or not."""
+    restarting.start_due(timezone.now())
+    for cluster_id in queries.cluster_ids_with_work():
+        tick(cluster_id)
+
+
+@app.task
+def apply_reports(cluster_id: int) -> None:
+    """What machines reported, woken: again as long as wakes come in."""
+    events.run_while_woken("reports", cluster_id, lambda: drain(cluster_id))
+
+
+def drain(cluster_id: int) -> bool:
+    inbox.drain(cluster_id, reports.apply)
+    return False
+
+
+@app.task
+def apply_all_reports() -> None:
+    """The safety net, as `tick_all`."""
+    for cluster_id in queries.cluster_ids():
+        apply_reports(cluster_id)
+
+
+@app.task
+def start_due_restarts() -> None:
+    restarting.start_due(timezone.now())
+
+
+@app.task
+def expire_leases() -> None:
+    """Machines unheard of become Lost, and their workers are placed again: also what an earlier check did not get to."""
+    if machine_ids := machine_services.expire_leases(timezone.now()):
+        lost.machines_lost(machine_ids, timezone.now())

@@ -1,0 +1,269 @@
+"""The only reads of runs for pages and the API. Each starts from an Access, or from rows that one gave."""
+
+import base64
+import binascii
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.db.models import BigIntegerField, Count, F, Func, Q, QuerySet, Sum, Value
+from django.db.models.functions import Coalesce
+
+from astraconsole.errors import NotFound, ValidationError
+from astraconsole.tenancy.queries import Access
+from machines.models import Cluster, Namespace
+from runs.models import ACTIVE, Attempt, Run, Transition, Worker
+from runs.state_machine import RUN_ENDED, RunState
+
+LIMIT_MAX = 500
+
+
+@dataclass(frozen=True)
+class Page:
+    """`next`: what to pass as `after` for the following page; None at the end."""
+
+    items: list[Run]
+    next: str | None
+
+
+@dataclass(frozen=True)
+class Use:
+    """Room held by live attempts, and the runs that hold it."""
+
+    gpus: int
+    cpu_milli: int
+    memory_bytes: int
+    runs: int
+
+
+@dataclass(frozen=True)
+class Held:
+    workers: int
+    gpus: int
+
+
+# ---- runs ----
+
+
+def runs_for(access: Access) -> QuerySet[Run]:
+    """Every run of the workspace, deleted ones too, with what a row or a page of it shows."""
+    return Run.objects.filter(workspace=access.workspace).select_related(
+        "namespace__cluster", "namespace__workspace", "created_by"
+    )
+
+
+def list_runs(
+    access: Access,
+    *,
+    cluster: str | None = None,
+    state: str = "active",
+    search: str = "",
+    mine: bool = False,
+    deleted: bool = False,
+    after: str | None = None,
+    limit: int = 50,
+) -> Page:
+    """Newest first, one query. `state`: active, ended, all or one run state. `search`: a part of the name or the owner,
+    or a label as `key` or `key=value`. Raises ValidationError for an unknown state, cursor or limit."""
+    if not 1 <= limit <= LIMIT_MAX:
+        raise _invalid("limit", f"must be 1 to {LIMIT_MAX}")
+    found = _narrowed(access, cluster, search, mine, deleted).filter(_in_state(state))
+    if after:
+        created_at, run_id = _read_cursor(after)
+        found = found.filter(Q(created_at__lt=created_at) | Q(created_at=created_at, id__lt=run_id))
+        found = found.filter(created_at__lte=created_at)  # what the index can start from
+    items = list(found.order_by("-created_at", "-id")[: limit + 1])
+    return Page(items[:limit], _cursor(items[limit - 1]) if len(items) > limit else None)
+
+
+def state_counts(
+    access: Access, *, cluster: str | None = None, search: str = "", mine: bool = False, deleted: bool = False
+) -> dict[str, int]:
+    """How many runs each of the list's groups has: active, ended, all. One query."""
+    ended = Count("id", filter=Q(state__in=list(RUN_ENDED)))
+    found = _narrowed(access, cluster, search, mine, deleted).aggregate(all=Count("id"), ended=ended)
+    return {"active": found["all"] - found["ended"], "ended": found["ended"], "all": found["all"]}
+
+
+def _narrowed(access: Access, cluster: str | None, search: str, mine: bool, deleted: bool) -> QuerySet[Run]:
+    found = runs_for(access)
+    if not deleted:
+        found = found.filter(deleted_at=None)
+    if cluster is not None:
+        found = found.filter(namespace__cluster__slug=cluster)
+    if mine:
+        found = found.filter(created_by=access.user)
+    if search:
+        found = found.filter(_matching(search.replace("\0", "")))
+    return found
+
+
+def _matching(search: str) -> Q:
+    key, _, value = search.partition("=")
+    labelled = Q(labels__contains={key: value}) if value else Q(labels__has_key=search)
+    return Q(name__icontains=search) | Q(created_by__username__icontains=search) | labelled
+
+
+def _in_state(state: str) -> Q:
+    groups = {"active": ACTIVE, "ended": Q(state__in=list(RUN_ENDED)), "all": Q()}
+    if state in groups:
+        return groups[state]
+    if state not in list(RunState):
+        raise _invalid("state", f"must be one of {', '.join([*groups, *RunState])}")
+    return Q(state=state)
+
+
+def _cursor(run: Run) -> str:
+    return base64.urlsafe_b64encode(f"{run.created_at.isoformat()} {run.id}".encode()).decode().rstrip("=")
+
+
+def _read_cursor(after: str) -> tuple[datetime, int]:
+    try:
+        text = base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)).decode()
+        created_at, run_id = text.split(" ")
+        moment, number = datetime.fromisoformat(created_at), int(run_id)
+    except (binascii.Error, ValueError) as error:
+        raise _invalid("after", "must be the `next` of an earlier page") from error
+    if moment.tzinfo is None or not 0 <= number < 2**63:
+        raise _invalid("after", "must be the `next` of an earlier page")
+    return moment, number
+
+
+def _invalid(field: str, rule: str) -> ValidationError:
+    return ValidationError(f"{field} {rule}", [{"field": field, "rule": rule}])
+
+
+def get_run(access: Access, cluster_slug: str, name: str) -> Run:
+    """One that is not deleted. Raises NotFound."""
+    found = runs_for(access).filter(namespace__cluster__slug=cluster_slug, name=_plain(name), deleted_at=None).first()
+    if found is None:
+        raise NotFound(f"there is no run {name} on {cluster_slug}")
+    return found
+
+
+def history_of_run(run: Run) -> list[Transition]:
+    """Oldest first."""
+    return list(Transition.objects.filter(run=run, worker=None).order_by("id"))
+
+
+def task_counts(runs: Collection[Run]) -> dict[int, dict[str, int]]:
+    """How many workers of each run are in each state. One query; none for no runs."""
+    if not runs:
+        return {}
+    counts: dict[int, dict[str, int]] = {run.id: {} for run in runs}
+    rows = Worker.objects.filter(run__in=list(counts)).values_list("run", "state").annotate(Count("id")).order_by()
+    for run_id, state, count in rows:
+        counts[run_id][state] = count
+    return counts
+
+
+def held_by(runs: Iterable[Run]) -> Held:
+    """What stopping these runs would free."""
+    live = Attempt.objects.filter(worker__run__in=[run.id for run in runs], released_at=None, superseded_at=None)
+    found = live.aggregate(workers=Count("id"), gpus=_summed(_gpus_held()))
+    return Held(**found)
+
+
+# ---- workers ----
+
+
+def get_worker(access: Access, cluster_slug: str, name: str) -> Worker:
+    """One of a run that is not deleted, with its run and `.newest` attempt. Raises NotFound."""
+    found = list(
+        Worker.objects.filter(
+            run__workspace=access.workspace, namespace__cluster__slug=cluster_slug, name=_plain(name), deleted=False
+        ).select_related("run__namespace__cluster", "run__namespace__workspace", "run__created_by")
+    )
+    if not found:
+        raise NotFound(f"there is no worker {name} on {cluster_slug}")
+    return _with_newest(found)[0]
+
+
+def workers_of(run: Run) -> list[Worker]:
+    """By rank, each with `.newest`: its newest attempt (machine loaded), None before the first. Two queries."""
+    workers = list(Worker.objects.filter(run=run).order_by("rank"))
+    for worker in workers:
+        worker.run = run
+    return _with_newest(workers)
+
+
+def _with_newest(workers: list[Worker]) -> list[Worker]:
+    newest = Attempt.objects.filter(worker__in=[worker.id for worker in workers], number=F("worker__attempt_number"))
+    attempts = {attempt.worker_id: attempt for attempt in newest.select_related("machine")}
+    for worker in workers:
+        worker.newest = attempts.get(worker.id)  # type: ignore[attr-defined]
+    return workers
+
+
+def attempts_of(worker: Worker) -> list[Attempt]:
+    """Oldest first, machines loaded."""
+    return list(Attempt.objects.filter(worker=worker).select_related("machine").order_by("number"))
+
+
+def history_of_worker(worker: Worker) -> list[Transition]:
+    """Oldest first."""
+    return list(Transition.objects.filter(worker=worker).order_by("id"))
+
+
+# ---- namespaces and machines ----
+
+
+def namespaces_for(access: Access) -> QuerySet[Namespace]:
+    """The workspace's share of each of its clusters, by cluster name."""
+    return (
+        Namespace.objects.filter(workspace=access.workspace)
+        .select_related("cluster", "workspace__organisation")
+        .order_by("cluster__slug")
+    )
+
+
+def get_namespace(access: Access, cluster_slug: str) -> Namespace:
+    """Raises NotFound."""
+    namespace = namespaces_for(access).filter(cluster__slug=_plain(cluster_slug)).first()
+    if namespace is None:
+        raise NotFound(f"the workspace has no cluster {cluster_slug}")
+    return namespace
+
+
+def use_of(namespace: Namespace) -> Use:
+    """Sums over live attempts, as the scheduler counts them."""
+    live = Attempt.objects.filter(worker__namespace=namespace, released_at=None, machine__state="Ready")
+    found = live.aggregate(
+        gpus=_summed(_gpus_held()),
+        cpu_milli=_summed(F("cpu_milli")),
+        memory_bytes=_summed(F("memory_bytes")),
+        runs=Count("worker__run", distinct=True),
+    )
+    return Use(**{name: int(value) for name, value in found.items()})
+
+
+def use_of_machines(machine_ids: Sequence[int]) -> dict[int, tuple[int, int, list[int]]]:
+    """Per machine: thousandths of cores, bytes and GPU indexes that live attempts hold. One query."""
+    use: dict[int, tuple[int, int, list[int]]] = {machine_id: (0, 0, []) for machine_id in machine_ids}
+    live = Attempt.objects.filter(machine__in=list(machine_ids), released_at=None)
+    for machine_id, cpu, memory, gpus in live.values_list("machine", "cpu_milli", "memory_bytes", "gpu_indexes"):
+        held = use[machine_id]
+        use[machine_id] = (held[0] + cpu, held[1] + memory, sorted([*held[2], *gpus]))
+    return use
+
+
+def cluster_ids_with_work() -> list[int]:
+    """Clusters that have runs which have not ended."""
+    return list(Run.objects.filter(ACTIVE).order_by().values_list("namespace__cluster", flat=True).distinct())
+
+
+def cluster_ids() -> list[int]:
+    return list(Cluster.objects.values_list("id", flat=True))
+
+
+def _gpus_held() -> Func:
+    return Func(F("gpu_indexes"), function="CARDINALITY", output_field=BigIntegerField())
+
+
+def _summed(what: Func | F) -> Coalesce:
+    return Coalesce(Sum(what, output_field=BigIntegerField()), Value(0, output_field=BigIntegerField()))
+
+
+def _plain(name: str) -> str:
+    """PostgreSQL takes no NUL; no name has one."""
+    return name.replace("\0", "")

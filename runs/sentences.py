@@ -1,0 +1,190 @@
+"""The console's plain words beside the API's reasons, and what to do about a failure. Pure.
+
+The API's reason is kept to the letter beside each of these; nothing here is matched by anybody.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from runs.state_machine import TIME_LIMIT_PREFIX, RunState, WorkerState
+
+Link = Literal["log", "metrics", "machine", "spec", "credential", "drive", "queue", "history"]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What a failure panel says, and where it leads. `title` names what happened in plain words."""
+
+    title: str
+    text: str
+    link: Link
+
+
+# Beginnings of reasons, in the order they are tried: the first that matches tells.
+ADVICE: tuple[tuple[str, Advice], ...] = (
+    (
+        "OOMKilled",
+        Advice(
+            "It ran out of memory",
+            "Raise its memory, or lower the batch size. The Memory chart shows how it climbed to the limit.",
+            "metrics",
+        ),
+    ),
+    (
+        "Exited with code 127",
+        Advice("The command is not in the image", "Check the command and the image's PATH.", "log"),
+    ),
+    (
+        "Exited with code 126",
+        Advice(
+            "The command could not be run",
+            "The file is there but may not be executed: check its permissions and its first line.",
+            "log",
+        ),
+    ),
+    (
+        "Exited with code 137",
+        Advice(
+            "It was killed",
+            "It got SIGKILL, and not for exceeding its memory limit. Its log and its machine may tell more.",
+            "log",
+        ),
+    ),
+    (
+        "Exited with code 143",
+        Advice("It was asked to end", "It received SIGTERM from inside its container or from the machine.", "log"),
+    ),
+    ("Exited with code", Advice("The program ended with an error", "The cause is in its log.", "log")),
+    (
+        "Ended; its exit code",
+        Advice(
+            "Nobody saw how it ended",
+            "Its machine could not observe the exit code, so it does not count as completed.",
+            "log",
+        ),
+    ),
+    (
+        "ErrImagePull",
+        Advice(
+            "The image could not be pulled",
+            "Check the image's name and tag; a private registry needs a registry credential.",
+            "spec",
+        ),
+    ),
+    (
+        "Image ",
+        Advice(
+            "The image is not on the machine",
+            "The pull policy None never pulls: use IfNotPresent, or put the image on the machine.",
+            "spec",
+        ),
+    ),
+    (
+        TIME_LIMIT_PREFIX,
+        Advice("It reached its time limit", "Raise the time limit, or write checkpoints and resume from them.", "spec"),
+    ),
+    (
+        "Machine lost",
+        Advice(
+            "Its machine was lost",
+            "It is the machine, not the run: nothing was heard from it until its lease expired.",
+            "machine",
+        ),
+    ),
+    ("Machine rebooted", Advice("Its machine rebooted", "It is the machine, not the run.", "machine")),
+    (
+        "Its machine no longer knows",
+        Advice(
+            "Its machine lost track of it",
+            "It is the machine, not the run: its record of the worker is gone.",
+            "machine",
+        ),
+    ),
+    (
+        "Retry budget exhausted",
+        Advice("It failed too often in a row", "The output below is of its last failure: the cause is there.", "log"),
+    ),
+    (
+        "Could not start",
+        Advice(
+            "It could not be started",
+            "The message is the machine's own. Check the command, the user and the working directory.",
+            "spec",
+        ),
+    ),
+    (
+        "Refused by the machine",
+        Advice("The machine cannot run it", "The message says what its runtime lacks.", "machine"),
+    ),
+    ("Preempted by", Advice("Not a failure: it is queued again", "Work of higher priority needed its room.", "queue")),
+    (
+        "Stopped by its machine",
+        Advice("Its machine stopped it", "It was stopped without the console asking: see the machine.", "machine"),
+    ),
+)
+
+PLAIN_PENDING: tuple[tuple[str, str], ...] = (
+    ("Run created", "Waiting for the scheduler to look at it"),
+    ("Gang cannot be placed whole", "Waiting for room for all its workers at once"),
+    ("Next to run", "Next in line: waiting for room"),
+    ("Queued behind", "Waiting for its turn"),
+    ("Waits for namespace quota", "Waiting for the workspace's quota"),
+    ("Cannot plan workers", "Its GPUs cannot be split over the machines as asked"),
+    ("No machine fits", "No machine can run it as asked"),
+    ("Preempted by", "Queued again: more urgent work needed its room"),
+    ("Console stopped", "Queued again: the console was stopped"),
+    ("Machine lost", "Queued again: its machine was lost"),
+    ("Machine rebooted", "Queued again: its machine rebooted"),
+    ("Restarting", "Waiting to be started again"),
+)
+
+
+def advice(reason: str) -> Advice | None:
+    """For the reason of a worker that failed, or of its last failure."""
+    return next((found for beginning, found in ADVICE if reason.startswith(beginning)), None)
+
+
+def run_sentence(state: str, reason: str, failure: str = "") -> str:
+    """A run in plain words. `reason`: the API's (`Run.status_reason`); `failure`: of the worker that failed first."""
+    if state == RunState.PENDING:
+        return _beginning(PLAIN_PENDING, reason) or "Waiting to be placed"
+    if state == RunState.STARTING:
+        return "Getting ready on its machines"
+    if state == RunState.RUNNING:
+        return "Running"
+    if state == RunState.COMPLETED:
+        return "All its workers completed"
+    if state == RunState.CANCELLED:
+        return "It was stopped before it completed"
+    found = advice(failure)
+    return found.title if found else "A worker failed"
+
+
+PLAIN_WORKER: dict[str, str] = {
+    WorkerState.PENDING: "Waiting for a machine",
+    WorkerState.PREPARING: "Its machine is getting ready",
+    WorkerState.PULLING: "Its machine is pulling the image",
+    WorkerState.STARTING: "Its container is starting",
+    WorkerState.RUNNING: "Running",
+    WorkerState.COMPLETED: "Completed",
+    WorkerState.CANCELLED: "Stopped",
+}
+
+
+def worker_sentence(state: str, reason: str, stopping: bool = False) -> str:
+    """A worker in plain words. `stopping`: its stop was asked for and it has not ended yet."""
+    if state == WorkerState.FAILED:
+        found = advice(reason)
+        return found.title if found else "Failed"
+    if state == WorkerState.RESTARTING:
+        found = advice(reason)
+        return f"{found.title}: it starts again" if found else "It starts again"
+    if stopping and state != WorkerState.CANCELLED:
+        return "Stopping"
+    if state == WorkerState.PENDING:
+        return _beginning(PLAIN_PENDING[1:], reason) or PLAIN_WORKER[state]
+    return PLAIN_WORKER[state]
+
+
+def _beginning(table: tuple[tuple[str, str], ...], reason: str) -> str:
+    return next((plain for beginning, plain in table if reason.startswith(beginning)), "")

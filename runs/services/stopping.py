@@ -1,0 +1,40 @@
+"""Stop: the record and the logs stay. Workers that wait are Cancelled at once; those on machines get SIGTERM, then
+SIGKILL after their machine's grace, and are Cancelled when the machine says that they are gone."""
+
+from datetime import datetime
+
+from astraconsole.errors import AlreadyEnded
+from astraconsole.tenancy.permissions import Action
+from astraconsole.tenancy.queries import Access
+from runs.models import Run, Worker
+from runs.services import rows
+from runs.services.ends import stop_workers
+from runs.services.moves import locked
+from runs.state_machine import ENDED
+
+
+def stop_worker(access: Access, worker: Worker, reason: str, now: datetime) -> None:
+    """`reason`: the person's own words, or "". Raises Forbidden, AlreadyEnded; asking twice changes nothing."""
+    access.require(Action.WRITE)
+    with locked([worker.run_id]) as batch:
+        found = batch.add_workers(rows.workers_by_id([worker.id]))
+        if not found or found[0].state in ENDED:
+            raise AlreadyEnded(f"worker {worker.name} has already ended")
+        stop_workers(batch, found, stop_sentence(access.actor, reason), access.actor, now)
+
+
+def stop_run(access: Access, run: Run, reason: str, now: datetime) -> None:
+    """Stops every worker that has not ended, and a run that has none yet. Raises Forbidden, AlreadyEnded."""
+    access.require(Action.WRITE)
+    with locked([run.id]) as batch:
+        locked_run = batch.runs.get(run.id)
+        if locked_run is None or locked_run.ended:
+            raise AlreadyEnded(f"run {run.name} has already ended")
+        locked_run.stop_requested_at = locked_run.stop_requested_at or now
+        workers = batch.add_workers(rows.workers_of_runs([run.id]))
+        stop_workers(batch, workers, stop_sentence(access.actor, reason), access.actor, now)
+        batch.derive(locked_run, access.actor, now)
+
+
+def stop_sentence(actor: str, reason: str) -> str:
+    return f"Stopped by {actor}: {reason}" if reason else f"Stopped by {actor}"

@@ -1,0 +1,138 @@
+"""Submit: one door for the console, the CLI and the API."""
+
+import json
+import uuid
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import IntegrityError, transaction
+
+from astraconsole import events
+from astraconsole.errors import JobAlreadyExists, NotFound, PriorityNotAllowed
+from astraconsole.tenancy.permissions import Action
+from astraconsole.tenancy.queries import Access
+from machines.models import Namespace
+from runs.models import Run, Worker
+from runs.scheduling.load import load_inventory
+from runs.scheduling.planner import make_plan
+from runs.scheduling.shapes import constraints_of, plan_workers
+from runs.scheduling.types import (
+    Ask,
+    MachineView,
+    NamespaceView,
+    Refusal,
+    Snapshot,
+    WaitingRun,
+    WaitingWorker,
+    WorkerShape,
+)
+from runs.services import rows
+from runs.spec import RunRequest, RunSpec
+from runs.state_machine import CREATED
+
+NEVER = ("never_", "plan_")  # how the codes of refusals begin that no waiting would lift
+
+
+def submit_run(access: Access, cluster_slug: str, request: RunRequest, now: datetime) -> Run:
+    """Accept a run as Pending, with its workers where they can be planned. One that could never run on the cluster as
+    it is says so at once in `status_reason`, and waits all the same: machines may join.
+
+    Raises Forbidden, NotFound (no such cluster for the workspace), PriorityNotAllowed, JobAlreadyExists.
+    """
+    access.require(Action.WRITE)
+    namespace = _namespace(access, cluster_slug)
+    if request.spec.priority > namespace.max_priority:
+        raise PriorityNotAllowed(
+            f"priority {request.spec.priority} is above namespace {namespace}'s maximum of {namespace.max_priority}"
+        )
+    inventory = load_inventory(namespace.cluster_id)
+    planned = plan_workers(request.spec, request.metadata.name, inventory, namespace.pools)
+    shapes: Sequence[WorkerShape] = [] if isinstance(planned, Refusal) else planned
+    refusal = planned if isinstance(planned, Refusal) else never(request.spec, shapes, inventory, namespace.pools)
+    run = _new_run(access, namespace, request, refusal, now)
+    _insert(run, shapes, access.actor)
+    return run
+
+
+def _namespace(access: Access, cluster_slug: str) -> Namespace:
+    namespace = (
+        Namespace.objects.select_related("cluster")
+        .filter(workspace=access.workspace, cluster__slug=cluster_slug)
+        .first()
+    )
+    if namespace is None:
+        raise NotFound(f"the workspace has no cluster {cluster_slug}")
+    namespace.workspace = access.workspace
+    return namespace
+
+
+def never(
+    spec: RunSpec, shapes: Sequence[WorkerShape], inventory: Sequence[MachineView], pools: Sequence[str]
+) -> Refusal | None:
+    """Why the run could not run even if the cluster were empty: the scheduler's own answer, on a rehearsal."""
+    distinct = spec.machines is not None
+    asks = [_ask(spec, shape, pools) for shape in shapes]
+    workers = [WaitingWorker(number, ask) for number, ask in enumerate(asks if distinct else dict.fromkeys(asks))]
+    alone = WaitingRun(id=0, namespace_id=0, queued_at=0, workers=tuple(workers), distinct_machines=distinct)
+    snapshot = Snapshot(machines=tuple(inventory), namespaces=(NamespaceView(id=0),), waiting=(alone,))
+    refusal = make_plan(snapshot, 0).refusals.get(0)
+    return refusal if refusal is not None and refusal.code.startswith(NEVER) else None
+
+
+def _ask(spec: RunSpec, shape: WorkerShape, pools: Sequence[str]) -> Ask:
+    return Ask(
+        gpus=shape.gpus,
+        cpu_milli=shape.cpu_milli,
+        memory_bytes=shape.memory_bytes,
+        node_fraction=shape.node_fraction,
+        constraints=constraints_of(spec, shape.group, pools),
+    )
+
+
+def _new_run(access: Access, namespace: Namespace, request: RunRequest, refusal: Refusal | None, now: datetime) -> Run:
+    spec = request.spec
+    return Run(
+        uid=uuid.uuid4(),
+        namespace=namespace,
+        workspace=access.workspace,
+        name=request.metadata.name,
+        labels=request.metadata.labels,
+        spec=spec.stored(),
+        priority=spec.priority,
+        gpus=spec.task_template.requested_resources.gpus,
+        gang=spec.effective_start == "Gang",
+        on_failure=spec.effective_on_failure,
+        created_by=access.user,
+        created_at=now,
+        changed_at=now,
+        queued_at=now,
+        reason=CREATED,
+        pending_code=refusal.code if refusal else "",
+        pending_numbers=refusal.numbers if refusal else {},
+    )
+
+
+def _insert(run: Run, shapes: Sequence[WorkerShape], actor: str) -> None:
+    try:
+        with transaction.atomic(savepoint=False):
+            run.id = rows.insert_run(run, json.dumps(run.spec), actor)
+            if run.id is None:
+                raise JobAlreadyExists(
+                    f"a run named {run.name} already exists on {run.namespace.cluster}: delete it or pick another name"
+                )
+            if shapes:
+                rows.insert_workers(run.id, run.namespace_id, shapes, CREATED, actor, run.created_at)
+            events.wake("schedule", run.namespace.cluster_id)
+            events.runs_changed(run.workspace_id, [run.uid])
+    except IntegrityError as error:
+        raise _taken_by(run, shapes) or error from error
+
+
+def _taken_by(run: Run, shapes: Sequence[WorkerShape]) -> JobAlreadyExists | None:
+    names = [shape.name for shape in shapes]
+    taken = (
+        Worker.objects.filter(namespace=run.namespace_id, deleted=False, name__in=names).select_related("run").first()
+    )
+    if taken is None:
+        return None
+    return JobAlreadyExists(f"its worker {taken.name} would share the name of a worker of the run {taken.run.name}")
