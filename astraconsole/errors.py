@@ -111,6 +111,10 @@ class TaskNotPlaced(Conflict):
     code = "TASK_NOT_PLACED"
 
 
+class AlreadyEnded(Conflict):
+    code = "ALREADY_ENDED"
+
+
 class TooLarge(AstraError):
     code = "TOO_LARGE"
     status = 413

@@ -149,7 +149,7 @@ def run_summary(run: "Run", counts: Mapping[str, int], pending: dict[str, Any] |
     """A RunSummary. The run's `namespace` (cluster, workspace) and `created_by` are loaded."""
     status = {
         "state": run.state,
-        "reason": run.reason,
+        "reason": run.status_reason,
         "started_at": moment(run.started_at),
         "ended_at": moment(run.ended_at),
         "restarts": run.restarts,

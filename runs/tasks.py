@@ -50,6 +50,6 @@ def start_due_restarts() -> None:
 
 @app.task
 def expire_leases() -> None:
-    """Machines unheard of become Lost, and their workers are placed again: also what an earlier check did not get to."""
+    """Machines unheard of become Lost, their workers are placed again: also those an earlier check did not get to."""
     if machine_ids := machine_services.expire_leases(timezone.now()):
         lost.machines_lost(machine_ids, timezone.now())
