@@ -64,8 +64,10 @@ def list_runs(
     after: str | None = None,
     limit: int = 50,
 ) -> Page:
-    """Newest first, one query. `state`: active, ended, all or one run state. `name`: a part of it. `search`: a part
-    of the name or the owner, or a label as `key` or `key=value`. Raises ValidationError for an unknown state, cursor or limit."""
+    """Newest first, one query. `state`: active, ended, all or one run state. `name`: a part of it.
+    `search`: a part of the name or the owner, or a label as `key` or `key=value`.
+
+    Raises ValidationError for an unknown state, cursor or limit."""
     if not 1 <= limit <= LIMIT_MAX:
         raise _invalid("limit", f"must be 1 to {LIMIT_MAX}")
     found = _narrowed(access, cluster, search, mine, deleted).filter(_in_state(state))
