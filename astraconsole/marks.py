@@ -1,4 +1,4 @@
-"""How a state looks: its tone (a colour of the stylesheet) and a mark whose shape differs too. Data, in one place. Pure."""
+"""How a state looks: its tone (a colour of the stylesheet) and a mark whose shape differs too. Pure data."""
 
 from typing import NamedTuple
 
@@ -32,7 +32,8 @@ STATES: dict[str, Mark] = {
 }
 UNKNOWN = Mark("off", "ring")
 
-_SVG = '<svg class="mark {0}" viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="2" aria-hidden="true">{1}</svg>'
+_ATTRIBUTES = 'viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="2" aria-hidden="true"'
+_SVG = '<svg class="mark {0}" ' + _ATTRIBUTES + ">{1}</svg>"
 SHAPES: dict[str, str] = {
     "dot": _SVG.format("dot", '<circle cx="8" cy="8" r="5" fill="currentColor" stroke="none"/>'),
     "ring": _SVG.format("ring", '<circle cx="8" cy="8" r="5" stroke-dasharray="3 2.24"/>'),

@@ -1,9 +1,15 @@
-"""Routes of this app."""
+"""Routes of machines: the agents' door, and pages for people."""
 
 from django.urls import URLPattern, path
 
+from machines import views
 from machines.views_agent import join
 
 urlpatterns: list[URLPattern] = [
     path("agent/v1/join", join, name="agent-join"),
+    path("o/<slug:org>/w/<slug:ws>/machines", views.machines, name="machines"),
+    path("o/<slug:org>/w/<slug:ws>/machines/add", views.add_machine, name="add_machine"),
+    path("o/<slug:org>/w/<slug:ws>/machines/<slug:cluster>/<str:name>/cordon", views.cordon, name="cordon"),
+    path("o/<slug:org>/w/<slug:ws>/machines/<slug:cluster>/<str:name>/uncordon", views.uncordon, name="uncordon"),
+    path("o/<slug:org>/w/<slug:ws>/machines/<slug:cluster>/<str:name>/remove", views.remove, name="remove_machine"),
 ]

@@ -1,5 +1,18 @@
-"""Routes of this app."""
+"""Pages of runs and workers. Machines' pages are in `machines.urls`."""
 
-from django.urls import URLPattern
+from django.urls import path
 
-urlpatterns: list[URLPattern] = []
+from runs.views import actions, listing, new_run, run, worker
+
+urlpatterns = [
+    path("o/<slug:org>/w/<slug:ws>", listing.home, name="workspace"),
+    path("o/<slug:org>/w/<slug:ws>/runs", listing.runs, name="runs"),
+    path("o/<slug:org>/w/<slug:ws>/runs/bulk", actions.bulk, name="bulk"),
+    path("o/<slug:org>/w/<slug:ws>/new-run", new_run.new_run, name="new_run"),
+    path("o/<slug:org>/w/<slug:ws>/new-run/check", new_run.check, name="check_run"),
+    path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>", run.run, name="run"),
+    path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/stop", actions.stop_run, name="stop_run"),
+    path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/delete", actions.delete_run, name="delete_run"),
+    path("o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<slug:name>", worker.worker, name="worker"),
+    path("o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<slug:name>/stop", actions.stop_worker, name="stop_worker"),
+]

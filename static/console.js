@@ -99,7 +99,7 @@ document.addEventListener("htmx:beforeSwap", (event) => {
     return;
   }
   if (xhr.status >= 400) { event.detail.shouldSwap = false; return; } // the live mark tells; the next hint tries again
-  if (answers.get(target.id) === xhr.responseText || target.contains(document.querySelector("[data-live] dialog[open]"))) event.detail.shouldSwap = false;
+  if (answers.get(target.id) === xhr.responseText) event.detail.shouldSwap = false;
   answers.set(target.id, xhr.responseText);
 });
 
@@ -133,20 +133,13 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("[data-pick], [data-pick-all]")) countPicked();
 });
 
-// ---- dialogs: a link with data-dialog opens its page inside one; without scripts it is simply that page ----
+// ---- dialogs: a link to a question is asked in the dialog; without scripts it is simply a page ----
 
-document.addEventListener("click", async (event) => {
-  const opener = event.target.closest("a[data-dialog]");
-  if (!opener || event.ctrlKey || event.metaKey || event.shiftKey) return;
-  event.preventDefault();
-  const dialog = document.getElementById("dialog");
-  const answer = await fetch(opener.href, { headers: { "HX-Request": "true" } });
-  if (!answer.ok) { location.href = opener.href; return; }
-  dialog.innerHTML = await answer.text();
-  htmx.process(dialog);
-  writeTimes(dialog);
-  dialog.showModal();
-  watchTyped(dialog);
+document.addEventListener("htmx:afterSettle", (event) => {
+  const { target } = event.detail;
+  if (target.id !== "dialog" || target.open) return;
+  target.showModal();
+  watchTyped(target);
 });
 
 document.addEventListener("click", (event) => {

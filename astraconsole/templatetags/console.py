@@ -23,7 +23,7 @@ register = template.Library()
 def state(name: str, kind: str = "") -> SafeString:
     """A state with its mark: `{% state run.state %}`, or `{% state run.state "pill" %}`."""
     mark = mark_of(name)
-    icon = mark_safe(SHAPES.get(mark.icon) or heroicon_micro(mark.icon, size=16, class_="mark"))  # noqa: S308 (ours)
+    icon = mark_safe(SHAPES.get(mark.icon) or heroicon_micro(mark.icon, size=16, class_="mark"))
     return format_html('<span class="state {}" data-tone="{}">{}{}</span>', kind, mark.tone, icon, name)
 
 
@@ -65,13 +65,14 @@ def duration(seconds: float | None) -> str:
 
 
 @register.filter
-def as_json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def clock_skew(seconds: float) -> str:
+    """`40s behind`, `5m ahead`: of the console's clock."""
+    return f"{units.format_duration(abs(round(seconds)))} {'ahead' if seconds > 0 else 'behind'}"
 
 
 @register.filter
-def get(mapping: dict[Any, Any], key: object) -> Any:
-    return mapping.get(key)
+def as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,18 @@ class Item:
 
 
 NAVIGATION: tuple[tuple[str, tuple[Item, ...]], ...] = (
-    ("", (Item("Runs", "runs", "play", frozenset({"run", "worker", "new_run"})),)),
-    ("Cluster", (Item("Machines", "machines", "server-stack", frozenset({"machine", "add_machine"})),)),
+    (
+        "",
+        (
+            Item(
+                "Runs", "runs", "play", frozenset({"run", "worker", "new_run", "stop_run", "delete_run", "stop_worker"})
+            ),
+        ),
+    ),
+    (
+        "Cluster",
+        (Item("Machines", "machines", "server-stack", frozenset({"add_machine", "cordon", "remove_machine"})),),
+    ),
     ("Workspace", (Item("Members", "members", "users"),)),
 )
 
@@ -100,7 +111,9 @@ def sidebar(context: Context) -> dict[str, Any]:
     return {
         "access": access,
         "workspaces": workspaces_of(request.user) if request.user.is_authenticated else [],
-        "groups": [(title, [_link(item, access, current) for item in items]) for title, items in NAVIGATION] if access else [],
+        "groups": [(title, [_link(item, access, current) for item in items]) for title, items in NAVIGATION]
+        if access
+        else [],
     }
 
 

@@ -1,0 +1,163 @@
+"""Pages of machines: what there is, its room and who uses it; adding one; cordons and removal."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+
+from astraconsole.errors import AstraError
+from astraconsole.tenancy.permissions import Action
+from astraconsole.tenancy.queries import Access, get_access
+from astraconsole.web import is_partial
+from machines import queries, services
+from machines.models import Gpu, Machine
+from runs.queries import use_of_machines
+
+SKEW_SHOWN = 2.0  # seconds: less is the network
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One GPU as the page draws it."""
+
+    gpu: Gpu
+    held: bool
+
+
+@dataclass(frozen=True)
+class Card:
+    """One machine as the page shows it. Cores in thousandths, memory in bytes."""
+
+    machine: Machine
+    cpu_milli: int
+    memory_bytes: int
+    slots: tuple[Slot, ...]
+    may_manage: bool
+
+    @property
+    def state(self) -> str:
+        return "Cordoned" if self.machine.cordoned_at and self.machine.state == "Ready" else self.machine.state
+
+    @property
+    def held(self) -> int:
+        return sum(slot.held for slot in self.slots)
+
+    @property
+    def gpu_models(self) -> str:
+        return ", ".join(dict.fromkeys(slot.gpu.model for slot in self.slots))
+
+    @property
+    def simulated(self) -> bool:
+        return any(slot.gpu.simulated for slot in self.slots)
+
+    @property
+    def skew(self) -> float | None:
+        """Worth telling only when it is more than the network's delay."""
+        skew = self.machine.clock_skew_seconds
+        return None if skew is None or abs(skew) < SKEW_SHOWN else skew
+
+
+@require_GET
+def machines(request: HttpRequest, org: str, ws: str) -> HttpResponse:
+    access = get_access(request.user, org, ws)
+    found = list(queries.machines_for(access))
+    context = _context(access, cards=_cards(access, found))
+    return render(request, "machines/_list.html" if is_partial(request) else "machines/list.html", context)
+
+
+def _cards(access: Access, found: Iterable[Machine]) -> list[Card]:
+    machines = list(found)
+    use = use_of_machines([machine.pk for machine in machines])
+    clusters = {machine.cluster_id: machine.cluster for machine in machines}
+    manages = {pk: queries.may_manage_machines(access, cluster) for pk, cluster in clusters.items()}
+    cards = []
+    for machine in machines:
+        cpu_milli, memory_bytes, held = use.get(machine.pk, (0, 0, ()))
+        slots = tuple(Slot(gpu, gpu.index in held) for gpu in sorted(machine.gpus.all(), key=lambda gpu: gpu.index))
+        cards.append(Card(machine, cpu_milli, memory_bytes, slots, manages[machine.cluster_id]))
+    return cards
+
+
+@never_cache
+@require_http_methods(["GET", "POST"])
+def add_machine(request: HttpRequest, org: str, ws: str) -> HttpResponse:
+    """A POST makes a one-time token and shows the command that joins a machine with it, the only time."""
+    access = get_access(request.user, org, ws)
+    if not access.user.is_staff:
+        access.require(Action.MANAGE)
+    clusters = [cluster.slug for cluster in queries.clusters_for(access)]
+    cluster = request.POST.get("cluster", "").strip() or (clusters[0] if clusters else "")
+    context = _context(access, clusters=clusters, cluster=cluster, url=request.build_absolute_uri("/").rstrip("/"))
+    if request.method == "GET":
+        return render(request, "machines/add.html", context)
+    try:
+        secret = services.create_join_token(access, cluster)
+    except AstraError as error:
+        return render(request, "machines/add.html", context | {"error": error}, status=error.status)
+    return render(request, "machines/add.html", context | {"secret": secret, "clusters": clusters or [cluster]})
+
+
+@require_http_methods(["GET", "POST"])
+def cordon(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
+    access, machine = _machine(request, org, ws, cluster, name)
+    reason = request.POST.get("reason", "")
+    if request.method == "GET":
+        return _ask(request, access, machine, "cordon")
+    try:
+        services.cordon(access, machine, reason, timezone.now())
+    except AstraError as error:
+        if error.status != 400:
+            raise
+        return _ask(request, access, machine, "cordon", error=error)
+    messages.success(request, f"{name} takes no new work")
+    return redirect("machines", org, ws)
+
+
+@require_POST
+def uncordon(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
+    access, machine = _machine(request, org, ws, cluster, name)
+    services.uncordon(access, machine)
+    messages.success(request, f"{name} takes work again")
+    return redirect("machines", org, ws)
+
+
+@require_http_methods(["GET", "POST"])
+def remove(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
+    access, machine = _machine(request, org, ws, cluster, name)
+    if request.method == "GET":
+        return _ask(request, access, machine, "remove")
+    services.remove(access, machine)
+    messages.success(request, f"{name} was removed")
+    return redirect("machines", org, ws)
+
+
+def _machine(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> tuple[Access, Machine]:
+    access = get_access(request.user, org, ws)
+    if not access.user.is_staff:
+        access.require(Action.MANAGE)
+    return access, queries.get_machine(access, cluster, name)
+
+
+def _ask(
+    request: HttpRequest, access: Access, machine: Machine, what: str, error: AstraError | None = None
+) -> HttpResponse:
+    context = _context(access, machine=machine, what=what, error=error, back=reverse("machines", args=_args(access)))
+    template = "machines/_ask.html" if is_partial(request) else "machines/ask.html"
+    return render(request, template, context, status=error.status if error else 200)
+
+
+def _args(access: Access) -> list[str]:
+    return [access.workspace.organisation.slug, access.workspace.slug]
+
+
+def _context(access: Access, **more: Any) -> dict[str, Any]:
+    org, ws = _args(access)
+    may_add = access.user.is_staff or access.allows(Action.MANAGE)
+    return {"access": access, "org": org, "ws": ws, "may_add": may_add, **more}

@@ -1,0 +1,361 @@
+"""The New run form: text as people type it, into the JSON body that every other door takes. Pure.
+
+The form knows no rule of its own about runs: it reads units, quoting and lists, builds the body, and hands it to
+`runs.spec.parse_run`, whose findings it shows beside the fields they come from.
+"""
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from astraconsole.errors import AstraError, Detail
+from runs import units
+from runs.spec import RunRequest, parse_run
+
+CPU_DEFAULTS = {"cpu": "1", "memory": "1Gi"}  # of a worker
+GPU_DEFAULTS = {"cpu": "8", "memory": "64Gi"}  # of each GPU
+
+SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash")
+
+_ENV_NAME = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)=")
+_SHELL_SIGNS = re.compile(r"\$\w|\$\{|\$\(|`|&&|\|\||(?:^|\s)(?:\||>|<|>>|;)(?:\s|$)")
+
+
+@dataclass(frozen=True)
+class Field:
+    """How one field is asked for. `width` is in sixths of a row; `path` is where its value goes in the body."""
+
+    name: str
+    label: str
+    path: str
+    width: int = 2
+    kind: str = "text"  # text | number | code | area | choice
+    default: str = ""
+    hint: str = ""
+    placeholder: str = ""
+    choices: tuple[tuple[str, str], ...] = ()
+
+
+TEMPLATE = "spec.task_template"
+RESOURCES = f"{TEMPLATE}.requested_resources"
+
+MAIN: tuple[Field, ...] = (
+    Field("name", "Name", "metadata.name", 3, hint="Lower-case letters, digits and -"),
+    Field("image", "Image", f"{TEMPLATE}.image", 6, "code", placeholder="python:3.11-slim"),
+    Field("command", "Command", f"{TEMPLATE}.command", 2, "code", hint="Empty: the image's own"),
+    Field("args", "Arguments", f"{TEMPLATE}.args", 4, "code", hint="Separated by spaces; quotes keep spaces together"),
+    Field("gpus", "GPUs", f"{RESOURCES}.gpu_requests.count", 2, "number", "0", "For the whole run"),
+    Field("cpu", "CPU cores", f"{RESOURCES}.cpu_cores", 2, "number", CPU_DEFAULTS["cpu"]),
+    Field("memory", "Memory", f"{RESOURCES}.memory_bytes", 2, "text", CPU_DEFAULTS["memory"], "512Mi, 64Gi, or bytes"),
+)
+MORE: tuple[Field, ...] = (
+    Field(
+        "time_limit",
+        "Time limit",
+        f"{TEMPLATE}.time_limit_seconds",
+        hint="90m, 2h, 1h30m, 1d, or seconds",
+        placeholder="none",
+    ),
+    Field("priority", "Priority", "spec.priority", kind="number", placeholder="0"),
+    Field("pool", "Pool", "spec.node_selection.pools", kind="choice", choices=(("", "any"),)),
+    Field("machines", "Machines", "spec.machines", 2, "number", "", "Exactly this many, GPUs split evenly", "any"),
+    Field("array", "Array", "spec.array.count", 2, "number", "", "Independent workers, each with an index", "none"),
+    Field("parallelism", "At once", "spec.array.parallelism", 2, "number", "", "Of the array", "all"),
+    Field(
+        "restart_policy",
+        "Restart policy",
+        f"{TEMPLATE}.restart_policy",
+        3,
+        "choice",
+        choices=(("", "OnFailure: when it exits non-zero"), ("Always", "Always: whenever it ends"), ("Never", "Never")),
+    ),
+    Field(
+        "on_failure",
+        "On failure",
+        "spec.on_failure",
+        3,
+        "choice",
+        choices=(("", "RestartTask: restart the failed worker"), ("FailJob", "FailJob: the run fails at once")),
+    ),
+    Field(
+        "env",
+        "Environment",
+        f"{TEMPLATE}.env",
+        6,
+        "area",
+        hint="KEY=value, one a line or separated by commas. No secrets: every member can read them",
+    ),
+    Field("working_dir", "Working directory", f"{TEMPLATE}.working_dir", kind="code", placeholder="the image's"),
+    Field("user", "User", f"{TEMPLATE}.user", kind="code", placeholder="the image's"),
+    Field(
+        "pull_policy",
+        "Pull policy",
+        f"{TEMPLATE}.pull_policy",
+        kind="choice",
+        choices=(("", "IfNotPresent"), ("Always", "Always"), ("None", "None: never pull")),
+    ),
+    Field("gpu_models", "GPU models", f"{RESOURCES}.gpu_requests.models", 6, hint="Any of these", placeholder="any"),
+)
+FIELDS: dict[str, Field] = {item.name: item for item in (*MAIN, *MORE)}
+
+# Which field a finding of the specification belongs to: the longest path that it begins with.
+OWNERS: dict[str, str] = {item.path: item.name for item in FIELDS.values()} | {
+    f"{RESOURCES}.per_gpu.cpu_cores": "cpu",
+    f"{RESOURCES}.per_gpu.memory_bytes": "memory",
+    f"{RESOURCES}.gpu_requests": "gpus",
+    "spec.array": "array",
+    "spec.node_selection": "pool",
+}
+# Which field a refusal at submit belongs to.
+OWNERS_BY_CODE = {"JOB_ALREADY_EXISTS": "name", "NAME_NOT_DNS_SAFE": "name", "PRIORITY_NOT_ALLOWED": "priority"}
+
+
+def split_arguments(text: str) -> list[str]:
+    """As a shell would split them, expanding nothing. Raises ValueError with a sentence."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        what = "a quote is not closed" if "quotation" in str(error) else "it ends with a lone backslash"
+        raise ValueError(f"{what}: quote spaces as 'two words', and a quote itself as \\'") from None
+
+
+def parse_environment(text: str) -> dict[str, str]:
+    """`KEY=value` pairs, one a line or separated by commas. A comma that no `KEY=` follows belongs to the value; a
+    value in quotes is taken whole, commas and line ends too. Raises ValueError with a sentence."""
+    pairs: dict[str, str] = {}
+    rest = text.replace("\r\n", "\n").strip(" \t\n,")
+    while rest:
+        match = _ENV_NAME.match(rest)
+        if match is None:
+            raise ValueError(f"{_short(rest)} is not KEY=value")
+        name = match.group(1)
+        if name in pairs:
+            raise ValueError(f"{name} is there twice")
+        pairs[name], rest = _environment_value(name, rest[match.end() :])
+        rest = rest.strip(" \t\n,")
+    return pairs
+
+
+def _environment_value(name: str, rest: str) -> tuple[str, str]:
+    """The value that `rest` begins with, and what follows it."""
+    if rest[:1] in ("'", '"'):
+        end = rest.find(rest[0], 1)
+        if end < 0:
+            raise ValueError(f"the quote of {name} is not closed")
+        after = rest[end + 1 :].lstrip(" \t")
+        if after and after[0] not in ",\n":
+            raise ValueError(
+                f"after the closing quote of {name} comes {_short(after)}: separate with a comma or a new line"
+            )
+        return rest[1:end], after
+    line, newline, more = rest.partition("\n")
+    for comma in re.finditer(",", line):
+        if _ENV_NAME.match(line, comma.end()):
+            return line[: comma.start()].strip(), line[comma.end() :] + newline + more
+    return line.rstrip(" \t,"), more
+
+
+def split_list(text: str) -> list[str]:
+    return [part for part in (part.strip() for part in re.split(r"[,\n]", text)) if part]
+
+
+def whole_number(text: str) -> int:
+    try:
+        return int(text.strip()) if len(text) <= 20 and text.strip().isascii() else _not_whole(text)
+    except ValueError:
+        return _not_whole(text)
+
+
+def _not_whole(text: str) -> int:
+    raise ValueError(f"{_short(text)} is not a whole number")
+
+
+def _short(text: str) -> str:
+    line = text.strip().partition("\n")[0]
+    return repr(line if len(line) <= 40 else line[:40] + "…")
+
+
+def _cores(text: str) -> float | int:
+    milli = units.parse_cores(text)
+    return milli // 1000 if milli % 1000 == 0 else milli / 1000
+
+
+# How the text of a field becomes its value in the body; what is not listed stays text, without outer blanks.
+READERS: dict[str, Callable[[str], Any]] = {
+    "args": split_arguments,
+    "env": parse_environment,
+    "gpu_models": split_list,
+    "pool": lambda text: [text],
+    "gpus": whole_number,
+    "machines": whole_number,
+    "array": whole_number,
+    "parallelism": whole_number,
+    "priority": whole_number,
+    "cpu": _cores,
+    "memory": lambda text: units.parse_memory(text, plain="bytes"),
+    "time_limit": lambda text: units.parse_duration(text, plain="seconds"),
+}
+
+
+@dataclass
+class NewRun:
+    """The form as it stands: texts, what was read, findings by field, findings that no field owns."""
+
+    texts: dict[str, str]
+    values: dict[str, Any] = field(default_factory=dict)
+    errors: dict[str, list[str]] = field(default_factory=dict)
+    general: list[Detail] = field(default_factory=list)
+
+    @classmethod
+    def empty(cls) -> "NewRun":
+        return cls({item.name: item.default for item in FIELDS.values()})
+
+    @classmethod
+    def read(cls, posted: Mapping[str, str]) -> "NewRun":
+        """Every field is read, whatever is wrong with another."""
+        form = cls({name: posted.get(name, "") for name in FIELDS})
+        for name, text in form.texts.items():
+            if not text.strip():
+                continue
+            try:
+                form.values[name] = READERS.get(name, str.strip)(text)
+            except ValueError as error:
+                form.errors.setdefault(name, []).append(str(error))
+        return form
+
+    @property
+    def has_gpus(self) -> bool:
+        return bool(self.values.get("gpus", 0) > 0)
+
+    @property
+    def resource_defaults(self) -> dict[str, str]:
+        return GPU_DEFAULTS if self.has_gpus else CPU_DEFAULTS
+
+    def body(self) -> dict[str, Any]:
+        """The run as the API's JSON body. Fields left empty are left out; resources fall back to their defaults."""
+        template: dict[str, Any] = {}
+        for name in ("image", "command", "args", "env", "working_dir", "user", "pull_policy", "restart_policy"):
+            if name in self.values:
+                template[name] = self.values[name]
+        if "time_limit" in self.values:
+            template["time_limit_seconds"] = self.values["time_limit"]
+        template["requested_resources"] = self._resources()
+        spec: dict[str, Any] = {"task_template": template, **self._workers()}
+        for name in ("on_failure", "priority"):
+            if name in self.values:
+                spec[name] = self.values[name]
+        return {"metadata": {"name": self.values.get("name", "")}, "spec": spec}
+
+    def _resources(self) -> dict[str, Any]:
+        read = {name: READERS[name](text) for name, text in self.resource_defaults.items()} | self.values
+        asked = {"cpu_cores": read["cpu"], "memory_bytes": read["memory"]}
+        gpus: dict[str, Any] = {}
+        if self.values.get("gpus", 0) != 0:
+            gpus["count"] = self.values["gpus"]
+        if "gpu_models" in self.values:
+            gpus["models"] = self.values["gpu_models"]
+        form = {"per_gpu": asked} if self.has_gpus else asked
+        return {"gpu_requests": gpus, **form} if gpus else form
+
+    def _workers(self) -> dict[str, Any]:
+        workers: dict[str, Any] = {}
+        if "machines" in self.values:
+            workers["machines"] = self.values["machines"]
+        if "pool" in self.values:
+            workers["node_selection"] = {"pools": self.values["pool"]}
+        named = {"array": "count", "parallelism": "parallelism"}
+        if array := {key: self.values[name] for name, key in named.items() if name in self.values}:
+            workers["array"] = array
+        return workers
+
+    def request(self) -> RunRequest | None:
+        """The parsed run, or None with the findings noted."""
+        try:
+            request = parse_run(self.body(), console=True)
+        except AstraError as error:
+            self.refuse(error)
+            return None
+        return None if self.errors else request
+
+    def refuse(self, error: AstraError) -> None:
+        """Note a refusal beside the fields it is about."""
+        detail = error.detail or [Detail(field=OWNERS_BY_CODE.get(error.code, ""), rule=error.message)]
+        for item in detail:
+            name = item["field"] if item["field"] in FIELDS else owner_of(item["field"])
+            if name is None:
+                self.general.append(item)
+            elif name not in self.errors:  # a text that could not be read has its sentence already
+                self.errors[name] = [item["rule"]]
+
+    def only_of_filled(self) -> None:
+        """While somebody types: nothing about fields that they have not come to yet."""
+        self.errors = {name: rules for name, rules in self.errors.items() if self.texts[name].strip()}
+        self.general = []
+
+    def echoes(self) -> dict[str, str]:
+        """What was understood, by field, in the one spelling that all pages use."""
+        echoes = {
+            name: text for name, text in (("args", self._argv()), ("env", _listed(self.values.get("env")))) if text
+        }
+        if "time_limit" in self.values:
+            echoes["time_limit"] = units.format_duration(self.values["time_limit"])
+        if "memory" in self.values:
+            echoes["memory"] = _in_all(self.values["memory"], self._gpus(), units.format_memory)
+        if self.has_gpus and "cpu" in self.values:
+            total = round(self.values["cpu"] * 1000) * self._gpus()
+            echoes["cpu"] = f"{units.format_cores(total)} cores in all"
+        return echoes
+
+    def _gpus(self) -> int:
+        return int(self.values["gpus"]) if self.has_gpus else 0
+
+    def _argv(self) -> str:
+        if "args" not in self.values:
+            return ""
+        echo = json.dumps(self.values["args"], ensure_ascii=False)
+        if self.values.get("command") not in ("sh", "bash", "/bin/sh", "/bin/bash") and _SHELL_SIGNS.search(
+            self.texts["args"]
+        ):
+            echo += " — there is no shell: passed as it is"
+        return echo
+
+    def sections(self, pools: Iterable[str] = ()) -> dict[str, list[dict[str, Any]]]:
+        """The fields as templates draw them: `main`, and `more` behind More options."""
+        echoes = self.echoes()
+        return {
+            "main": [self._drawn(item, echoes, pools) for item in MAIN],
+            "more": [self._drawn(item, echoes, pools) for item in MORE],
+        }
+
+    def _drawn(self, item: Field, echoes: dict[str, str], pools: Iterable[str]) -> dict[str, Any]:
+        is_resource = item.name in CPU_DEFAULTS
+        return {
+            "is": item,
+            "choices": (*item.choices, *((pool, pool) for pool in pools)) if item.name == "pool" else item.choices,
+            "text": self.texts[item.name],
+            "errors": self.errors.get(item.name, []),
+            "echo": echoes.get(item.name, ""),
+            "per_gpu": {"cpu": CPU_DEFAULTS[item.name], "gpu": GPU_DEFAULTS[item.name]} if is_resource else None,
+            "label": f"{item.label} per GPU" if is_resource and self.has_gpus else item.label,
+        }
+
+    @property
+    def more_is_used(self) -> bool:
+        return any(self.texts[item.name].strip() for item in MORE)
+
+
+def owner_of(path: str) -> str | None:
+    """The field whose path this finding's path begins with."""
+    fits = [known for known in OWNERS if path == known or path.startswith((f"{known}.", f"{known}["))]
+    return OWNERS[max(fits, key=len)] if fits else None
+
+
+def _listed(pairs: dict[str, str] | None) -> str:
+    return ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in (pairs or {}).items())
+
+
+def _in_all(each: int, gpus: int, spell: Callable[[int], str]) -> str:
+    return f"{spell(each)} each, {spell(each * gpus)} in all" if gpus else spell(each)

@@ -1,0 +1,100 @@
+"""What the run's and the worker's page show, from rows that were read already. Pure but for the clock it is given."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from runs import sentences
+from runs.models import Attempt, Run, Worker
+from runs.sentences import Advice
+from runs.spec import RunSpec
+from runs.state_machine import ENDED, RUN_ENDED, WorkerState
+
+STARTS = {"Independent": "each on its own", "Gang": "together"}
+FAILS = {"RestartTask": "restart the worker", "RestartJob": "restart all", "FailJob": "fail at once"}
+LOOPS_FROM = 2  # failures in a row
+
+
+@dataclass(frozen=True)
+class Readout:
+    """The numbers of a run. `time_left`, `runtime` and `limit` are seconds; `deadline` is when the first worker's
+    time is over."""
+
+    running: int
+    workers: int
+    gpus: int
+    machines: tuple[str, ...]
+    limit: int | None
+    deadline: datetime | None
+    runtime: float | None
+    now: datetime
+    starts: str
+    fails: str
+
+    @property
+    def time_left(self) -> float | None:
+        return None if self.deadline is None else (self.deadline - self.now).total_seconds()
+
+    @property
+    def time_used(self) -> float | None:
+        left = self.time_left
+        return None if left is None or self.limit is None else min(float(self.limit), self.limit - left)
+
+
+def readout(run: Run, spec: RunSpec, counts: Mapping[str, int], workers: Sequence[Worker], now: datetime) -> Readout:
+    placed = [worker for worker in workers if worker.newest is not None and is_live(worker)]
+    shown = placed or [worker for worker in workers if worker.newest is not None]
+    limit = spec.task_template.time_limit_seconds
+    began = [worker.newest.running_at for worker in placed if worker.newest.running_at is not None]
+    ended = run.state in RUN_ENDED
+    return Readout(
+        running=counts.get(WorkerState.RUNNING, 0),
+        workers=sum(counts.values()),
+        gpus=run.gpus,
+        machines=tuple(dict.fromkeys(worker.newest.machine.name for worker in shown)),
+        limit=limit,
+        deadline=min(began) + timedelta(seconds=limit) if limit and began and not ended else None,
+        runtime=((run.ended_at or now) - run.started_at).total_seconds() if run.started_at else None,
+        now=now,
+        starts=STARTS[spec.effective_start],
+        fails=FAILS[spec.effective_on_failure],
+    )
+
+
+def is_live(worker: Worker) -> bool:
+    """On a machine now, as far as the console knows."""
+    return worker.state not in ENDED and worker.state not in (WorkerState.PENDING, WorkerState.RESTARTING)
+
+
+def first_failed(workers: Sequence[Worker]) -> Worker | None:
+    """The worker that failed for good before all others: its log has the cause, the others' the consequence."""
+    failed = [worker for worker in workers if worker.state == WorkerState.FAILED]
+    return min(failed, key=lambda worker: _failed_at(worker), default=None)
+
+
+def _failed_at(worker: Worker) -> str:
+    return (worker.last_failure or {}).get("failed_at") or worker.changed_at.isoformat()
+
+
+def advice_for(worker: Worker | None) -> Advice | None:
+    """What to do about a worker's failure."""
+    if worker is None:
+        return None
+    return sentences.advice((worker.last_failure or {}).get("reason") or worker.reason)
+
+
+def in_a_loop(workers: Sequence[Worker]) -> list[Worker]:
+    """Workers that wait for another try, or keep failing: those that failed most first."""
+    looping = [
+        worker
+        for worker in workers
+        if worker.state == WorkerState.RESTARTING or (is_live(worker) and worker.failures_in_row >= LOOPS_FROM)
+    ]
+    return sorted(looping, key=lambda worker: -worker.failures_in_row)
+
+
+def ran_for(attempt: Attempt, now: datetime) -> float | None:
+    """Seconds that an attempt has been Running, or ran."""
+    if attempt.running_at is None:
+        return None
+    return ((attempt.ended_at or attempt.superseded_at or now) - attempt.running_at).total_seconds()

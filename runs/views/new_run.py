@@ -1,0 +1,136 @@
+"""New run: the form, the same run as JSON, and what is echoed while somebody types."""
+
+import json
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect, render
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_POST
+
+from astraconsole.errors import AstraError, MalformedBody
+from astraconsole.tenancy.permissions import Action
+from astraconsole.tenancy.queries import Access, get_access
+from machines.queries import machines_for
+from runs import queries
+from runs.forms import NewRun
+from runs.names import RUN_NAME_MAX
+from runs.services.submit import submit_run
+from runs.spec import RunRequest, parse_run
+from runs.views.context import context_of
+
+AGAIN = "-again"
+
+
+@require_http_methods(["GET", "POST"])
+def new_run(request: HttpRequest, org: str, ws: str) -> HttpResponse:
+    access = _writer(request, org, ws)
+    if request.method == "GET":
+        again = request.GET.get("again", "")
+        return _run_again(request, access, again) if again else _form_page(request, access, NewRun.empty())
+    if request.POST.get("mode") == "json":
+        return _start_json(request, access)
+    form = NewRun.read(request.POST)
+    if request.POST.get("action") == "json" and not form.errors:
+        return _json_page(request, access, json.dumps(form.body(), indent=2, ensure_ascii=False))
+    parsed = form.request()
+    if parsed is None or request.POST.get("action") == "json":
+        return _form_page(request, access, form, status=400)
+    try:
+        return _started(access, request.POST.get("cluster", ""), parsed)
+    except AstraError as error:
+        form.refuse(error)
+        return _form_page(request, access, form, status=error.status)
+
+
+@require_POST
+def check(request: HttpRequest, org: str, ws: str) -> HttpResponse:
+    """What was understood so far, and what is wrong with it: fragments that go under the fields."""
+    access = _writer(request, org, ws)
+    form = NewRun.read(request.POST)
+    form.request()
+    form.only_of_filled()
+    cluster = request.POST.get("cluster", "")
+    return render(request, "runs/_checked.html", _form_context(access, form, cluster))
+
+
+def _writer(request: HttpRequest, org: str, ws: str) -> Access:
+    access = get_access(request.user, org, ws)
+    access.require(Action.WRITE)
+    return access
+
+
+def _started(access: Access, cluster: str, parsed: RunRequest) -> HttpResponse:
+    run = submit_run(access, cluster, parsed, timezone.now())
+    return redirect("run", access.workspace.organisation.slug, access.workspace.slug, cluster, run.name)
+
+
+# ---- the form ----
+
+
+def _form_page(request: HttpRequest, access: Access, form: NewRun, status: int = 200) -> HttpResponse:
+    cluster = request.POST.get("cluster") or request.GET.get("cluster", "")
+    return render(request, "runs/new.html", _form_context(access, form, cluster), status=status)
+
+
+def _form_context(access: Access, form: NewRun, cluster: str) -> dict[str, Any]:
+    context = _cluster_context(access, cluster)
+    return context | {"form": form, "sections": form.sections(context["pools"])}
+
+
+def _cluster_context(access: Access, cluster: str) -> dict[str, Any]:
+    """The clusters to choose from, and what the workspace has on the chosen one."""
+    namespaces = list(queries.namespaces_for(access))
+    chosen = next((item for item in namespaces if item.cluster.slug == cluster), namespaces[0] if namespaces else None)
+    if chosen is None:
+        return context_of(access, clusters=[], cluster="", namespace=None, pools=[])
+    machines = list(machines_for(access, chosen.cluster.slug))
+    pools = sorted({machine.labels["pool"] for machine in machines if machine.labels.get("pool")})
+    return context_of(
+        access,
+        clusters=[item.cluster.slug for item in namespaces],
+        cluster=chosen.cluster.slug,
+        namespace=chosen,
+        use=queries.use_of(chosen),
+        machines=machines,
+        pools=[pool for pool in pools if not chosen.pools or pool in chosen.pools],
+    )
+
+
+# ---- as JSON ----
+
+
+def _run_again(request: HttpRequest, access: Access, again: str) -> HttpResponse:
+    cluster, _, name = again.partition("/")
+    run = queries.get_run(access, cluster, name)
+    stem = run.name.lower()[: RUN_NAME_MAX - len(AGAIN)].rstrip("-")
+    metadata: dict[str, Any] = {"name": f"{stem}{AGAIN}"}
+    if run.labels:
+        metadata["labels"] = run.labels
+    body = {"metadata": metadata, "spec": run.spec}
+    return _json_page(request, access, json.dumps(body, indent=2, ensure_ascii=False), cluster=cluster, of=run.name)
+
+
+def _json_page(
+    request: HttpRequest, access: Access, text: str, cluster: str = "", of: str = "", error: AstraError | None = None
+) -> HttpResponse:
+    context = _cluster_context(access, cluster or request.POST.get("cluster", ""))
+    context |= {"text": text, "error": error, "of": of}
+    return render(request, "runs/new_json.html", context, status=error.status if error else 200)
+
+
+def _start_json(request: HttpRequest, access: Access) -> HttpResponse:
+    text = request.POST.get("body", "")
+    try:
+        return _started(access, request.POST.get("cluster", ""), parse_run(_json(text), console=True))
+    except AstraError as error:
+        return _json_page(request, access, text, error=error)
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise MalformedBody(f"this is not JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
+    except RecursionError:
+        raise MalformedBody("this is not JSON that can be read: nested too deeply") from None

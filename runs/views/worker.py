@@ -1,0 +1,56 @@
+"""A worker's page: where it runs, its log, its history, its attempts, and how it was started."""
+
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils import timezone
+from django.views.decorators.http import require_GET
+
+from astraconsole.tenancy.queries import get_access
+from astraconsole.web import is_partial
+from runs import queries, sentences
+from runs.models import Worker
+from runs.spec import load_spec, template_of
+from runs.state_machine import ENDED
+from runs.views import facts
+from runs.views.context import context_of
+
+TABS = ("log", "history", "started")
+
+
+@require_GET
+def worker(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
+    access = get_access(request.user, org, ws)
+    found = queries.get_worker(access, cluster, name)
+    tab = request.GET.get("tab", "log")
+    tab = tab if tab in TABS else "log"
+    context = context_of(access, cluster=cluster, tab=tab, worker=found, api=request.build_absolute_uri("/api/v1"))
+    context |= _head(found) | _tab(found, tab)
+    return render(request, "runs/_worker.html" if is_partial(request) else "runs/worker.html", context)
+
+
+def _head(worker: Worker) -> dict[str, Any]:
+    spec = load_spec(worker.run.spec)
+    attempts = list(queries.attempts_of(worker))
+    now = timezone.now()
+    newest = attempts[-1] if attempts else None
+    template = template_of(spec, worker.group)
+    return {
+        "run": worker.run,
+        "template": template,
+        "environment": sorted(template.env.items()),
+        "sentence": sentences.worker_sentence(worker.state, worker.reason, worker.stop_requested_at is not None),
+        "advice": facts.advice_for(worker),
+        "retry_budget": settings.RESTART_BUDGET,
+        "attempts": [(attempt, facts.ran_for(attempt, now)) for attempt in reversed(attempts)],
+        "newest": newest,
+        "on_failure": spec.effective_on_failure,
+        "ended": worker.state in ENDED,
+    }
+
+
+def _tab(worker: Worker, tab: str) -> dict[str, Any]:
+    """The history is newest first here, unlike everywhere else: what a worker did last is what is looked for."""
+    return {"history": queries.history_of_worker(worker)[::-1]} if tab == "history" else {}
