@@ -4,6 +4,7 @@ page: no markup, no link, no text that runs backwards over its neighbours.
 
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from html import escape
 
 from runs.log_errors import looks_like_error
@@ -16,24 +17,45 @@ _SHOWN = {code: f"⟨U+{code:04X}⟩" for code in _INVISIBLE}
 
 @dataclass(frozen=True)
 class Mark:
-    """What the console itself says inside a log: a gap, a new attempt, the end."""
+    """What the console itself says inside a log: a gap, a new attempt, the end. `at` is told after the text."""
 
     text: str
+    at: datetime | None = None
+    after: str = ""  # what follows the time
+    framed: bool = True
+
+    @property
+    def plain(self) -> str:
+        time = f" {self.at.astimezone(UTC):%H:%M:%S} UTC" if self.at else ""
+        return self._framed(f"{self.text}{time}{self.after}")
+
+    @property
+    def html(self) -> str:
+        time = ""
+        if self.at is not None:
+            utc = self.at.astimezone(UTC)
+            shown = f"{utc:%H:%M:%S} UTC"
+            time = f' <time datetime="{utc.isoformat()}" data-as="at" title="{utc:%Y-%m-%d} {shown}">{shown}</time>'
+        return self._framed(f"{escape(self.text)}{time}{escape(self.after)}")
+
+    def _framed(self, text: str) -> str:
+        return f"— {text} —" if self.framed else text
 
 
-def line_html(line: Line, attempt: int, find: str = "") -> str:
+def line_html(line: Line, attempt: int, find: str = "", hidden: bool = False) -> str:
     """A list item. Its id, `L<attempt>.<offset>`, is the line's permanent link."""
     name = f"L{attempt}.{line.offset}"
-    classes = ' class="error"' if looks_like_error(line.text) else ""
+    attributes = ' class="error"' if looks_like_error(line.text) else ""
+    attributes += " hidden" if hidden else ""
     note = f' <small class="faint">… {escape(line.cut_note)}</small>' if line.is_cut else ""
     link = (
         f'<a href="?attempt={attempt}&amp;at={line.offset}#{name}" title="Link to this line">{line.number or "·"}</a>'
     )
-    return f'<li id="{name}"{classes}>{link}<span>{text_html(line, find)}{note}</span></li>'
+    return f'<li id="{name}"{attributes}>{link}<span>{text_html(line, find)}{note}</span></li>'
 
 
 def mark_html(mark: Mark) -> str:
-    return f'<li class="gap"><a></a><span>— {escape(mark.text)} —</span></li>'
+    return f'<li class="gap"><a></a><span>{mark.html}</span></li>'
 
 
 def text_html(line: Line, find: str = "") -> str:

@@ -1,0 +1,267 @@
+"""What a viewer of a worker's log sees: the last lines, the lines around a link, and what has come since.
+
+A position is (attempt, byte offsets), so anybody may go on from it at any time: a websocket, a polling page, another
+daphne. One pull protocol serves all of them: `advance` reads from a position to the end of what there is, across
+restarts, and says where it stands then. It reads through a `Read`, which may be shared (see `runs.log_feed`).
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, TypeAlias
+
+from asgiref.sync import async_to_sync
+from django.conf import settings
+
+from astraconsole.errors import AstraError, TaskNotPlaced, ValidationError
+from machines import protocol
+from runs.log_html import Mark
+from runs.log_source import CHUNK, Followed, LogGone, Read, Source, Tail, ask, look, read_tail
+from runs.log_text import LINE_MAX, Line, LineDecoder, Place, display_lines
+from runs.models import Worker
+from runs.units import format_memory
+
+SHOWN_LINES = 5000  # of a page
+SHOWN_BYTES = 4 * 1024**2  # read for a page, and by one look of a follower, at most
+API_LINES_MAX = 10_000
+API_BYTES_MAX = 900 * 1024
+CONTEXT_BYTES = 16 * 1024  # shown before a linked line
+
+
+@dataclass(frozen=True)
+class Position:
+    """As text, `attempt.line.segment.next.number`: what a page hands back to go on."""
+
+    attempt: int
+    place: Place = field(default_factory=Place)
+
+    def __str__(self) -> str:
+        place = self.place
+        return ".".join(map(str, (self.attempt, place.line, place.segment, place.next, place.number)))
+
+    @classmethod
+    def parse(cls, text: str) -> "Position":
+        """Raises ValidationError."""
+        parts = (
+            [int(part) for part in text.split(".")]
+            if re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18}){4}", text, re.ASCII)
+            else []
+        )
+        if not places[0] <= places[1] <= places[2]:
+            raise cls._refusal()
+        return cls(attempt, Place(*places))
+
+    @staticmethod
+    def _refusal() -> ValidationError:
+        rule = "must be a position in this log"
+        return ValidationError(f"from {rule}", [{"field": "from", "rule": rule}])
+
+
+@dataclass(frozen=True)
+class Item:
+    """A line of an attempt, or what the console says in between."""
+
+    attempt: int
+    content: Line | Mark
+
+
+Status: TypeAlias = Literal["live", "waiting", "reconnecting", "ended"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Items to show after those before. `position` is None where there is nothing to go on from yet."""
+
+    items: list[Item]
+    position: Position | None
+    status: Status
+    message: str = ""
+
+
+# ---- for the API ----
+
+
+class TailText(NamedTuple):
+    text: str
+    archived: bool  # its container no longer exists
+
+
+def tail_text(worker: Worker, lines: int) -> TailText:
+    """The end of a worker's log: at most `lines` lines and 900 KiB, progress bars collapsed, without colours.
+
+    Raises ValidationError, TaskNotPlaced, TaskLogUnavailable, TaskLogTimeout, NotFound.
+    """
+    if not 1 <= lines <= API_LINES_MAX:
+        rule = f"must be from 1 to {API_LINES_MAX}"
+        raise ValidationError(f"tail {rule}", [{"field": "tail", "rule": rule}])
+    followed = look(worker.pk)
+    if followed.newest is None:
+        raise TaskNotPlaced(_waiting(followed))
+    tail = async_to_sync(read_tail)(followed.newest, lines, API_BYTES_MAX, settings.CALL_TIMEOUT_SECONDS)
+    shown = display_lines(tail.data, tail.start, line_max=API_BYTES_MAX)
+    text = "".join(f"{line.text}\n" if line.complete else line.text for line in shown)
+    return TailText(_last_bytes(text, API_BYTES_MAX), tail.archived)
+
+
+def _last_bytes(text: str, most: int) -> str:
+    data = text.encode()
+    return text if len(data) <= most else data[-most:].decode(errors="ignore")
+
+
+# ---- what a page shows first ----
+
+
+async def last_lines(followed: Followed, number: int | None, timeout: float) -> Batch:
+    """The last 5,000 lines of the newest attempt, or of attempt `number`.
+
+    A machine that does not answer is told inside the batch. Raises NotFound for an attempt that never was.
+    """
+    source = followed.newest if number is None else followed.source(number)
+    if source is None:
+        return _unplaced(followed)
+    try:
+        tail = await read_tail(source, SHOWN_LINES, SHOWN_BYTES, timeout)
+    except AstraError as error:
+        return _unread(followed, Position(source.number), error, [])
+    decoder = LineDecoder(tail.start, number=int(tail.start == 0))
+    items = [*_opening(tail), *_decoded(decoder, tail.data, source.number)]
+    return _closed(followed, tail.ended, Batch(items, Position(source.number, decoder.place), "live"))
+
+
+async def lines_at(followed: Followed, number: int, offset: int, timeout: float) -> Batch:
+    """The lines around a linked one: some before it, and those after it that one read brings."""
+    source = followed.source(number)
+    start = max(offset - CONTEXT_BYTES, 0)
+    try:
+        chunk = await ask(source, protocol.ReadLog(source.attempt.hex, start, CHUNK), timeout)
+    except AstraError as error:
+        return _unread(followed, Position(number), error, [])
+    skip = 0 if chunk.start == 0 else chunk.data.find(b"\n", 0, max(offset - chunk.start, 0)) + 1
+    decoder = LineDecoder(chunk.start + skip, number=int(chunk.start == 0))
+    lost = [Mark(f"{format_memory(chunk.start)} before this not kept")] if chunk.start > start else []
+    items = [Item(number, mark) for mark in lost] + _decoded(decoder, chunk.data[skip:], number)
+    return Batch(items[:SHOWN_LINES], Position(number, decoder.place), "ended", "the part around the linked line")
+
+
+def _unplaced(followed: Followed) -> Batch:
+    if followed.ended:
+        return Batch([Item(0, _end_mark(followed))], None, "ended", _waiting(followed))
+    return Batch([], None, "waiting", _waiting(followed))
+
+
+def _waiting(followed: Followed) -> str:
+    where = "was never on a machine" if followed.ended else "is not on a machine yet"
+    return f"{followed.name} {where}: {followed.reason}"
+
+
+def _unread(followed: Followed, position: Position, error: AstraError, items: list[Item]) -> Batch:
+    """No log where one was asked for: gone for good, not begun, or out of reach for now."""
+    if not isinstance(error, LogGone):
+        return Batch(items, position, "reconnecting", error.message)
+    if not followed.source(position.attempt).over:
+        return Batch(items, position, "live", "no output yet")
+    return _closed(followed, True, Batch([*items, Item(position.attempt, Mark(error.message))], position, "live"))
+
+
+def _opening(tail: Tail) -> Iterable[Item]:
+    if tail.archived:
+        yield Item(0, Mark("its container is gone: these are its last lines"))
+    if tail.lost:
+        yield Item(0, Mark(f"{format_memory(tail.start)} before this not kept"))
+    elif tail.mid_line:
+        yield Item(0, Mark("the beginning of this line is not shown"))
+    elif tail.start > 0:
+        yield Item(0, Mark(f"{format_memory(tail.start)} before this not shown"))
+
+
+def _decoded(decoder: LineDecoder, data: bytes, number: int) -> list[Item]:
+    """Completed lines, and the unfinished one last: it is shown again, under the same name, as it grows."""
+    lines = decoder.feed(data)
+    partial = decoder.partial()
+    return [Item(number, line) for line in ([*lines, partial] if partial else lines)]
+
+
+def _closed(followed: Followed, log_ended: bool, batch: Batch) -> Batch:
+    """The batch with the worker's last word, once its newest log and the worker have both ended."""
+    newest = batch.position is not None and followed.after(batch.position.attempt) is None
+    if not (log_ended and followed.ended and newest):
+        return batch
+    return replace(batch, items=[*batch.items, Item(0, _end_mark(followed))], status="ended")
+
+
+def _end_mark(followed: Followed) -> Mark:
+    return Mark(f"{followed.name}: {followed.state} — {followed.reason}", framed=False)
+
+
+# ---- what has come since ----
+
+
+async def advance(followed: Followed, position: Position | None, read: Read) -> Batch:
+    """Everything from `position` (None: from the first attempt's start) to the end of what there is.
+
+    A machine that does not answer makes the batch `reconnecting`, at the position reached; it raises nothing but
+    NotFound for a position of an attempt that never was.
+    """
+    if position is None:
+        if not followed.sources:
+            return _unplaced(followed)
+        position = Position(followed.sources[0].number)
+    items: list[Item] = []
+    while True:
+        source, following = followed.source(position.attempt), followed.after(position.attempt)
+        log_ended = True
+        try:
+            step, place, log_ended = await _advance_one(source, position.place, read)
+        except AstraError as error:
+            if following is None:
+                return _unread(followed, position, error, items)
+            step, place = [Item(source.number, Mark(error.message))], position.place  # superseded: go on without it
+        items += step
+        position = Position(source.number, place)
+        if following is None or not log_ended:
+            return _closed(followed, log_ended, Batch(items[-SHOWN_LINES:], position, "live"))
+        began = Mark(f"attempt {following.number} began", following.placed_at, f", on {following.machine_name}")
+        items.append(Item(following.number, began))
+        position = Position(following.number)
+
+
+async def _advance_one(source: Source, place: Place, read: Read) -> tuple[list[Item], Place, bool]:
+    """Within one attempt: (items, where it stands, whether nothing more will come)."""
+    decoder = await _resumed(source, place, read)
+    items: list[Item] = []
+    while True:
+        chunk = await read(source, decoder.place.next, CHUNK)
+        if chunk.start > decoder.place.next:
+            items.append(Item(source.number, Mark(f"{format_memory(chunk.start - decoder.place.next)} not kept")))
+            decoder = LineDecoder(chunk.start, number=0)
+        items += [Item(source.number, line) for line in decoder.feed(chunk.data)]
+        if len(chunk.data) < CHUNK:
+            break
+        if decoder.place.next - place.next >= SHOWN_BYTES:
+            decoder = await _skipped(source, decoder, read, items)
+            place = decoder.place
+    partial = decoder.partial()
+    if partial is not None and decoder.place != place:
+        items.append(Item(source.number, partial))
+    return items, decoder.place, chunk.ended
+
+
+async def _skipped(source: Source, decoder: LineDecoder, read: Read, items: list[Item]) -> LineDecoder:
+    """A program that prints faster than anybody reads: go on near its end, and say what was left out."""
+    chunk = await read(source, -CHUNK // 2, 1)
+    skipped = chunk.start - decoder.place.next
+    if skipped <= 0:
+        return decoder
+    items.append(Item(source.number, Mark(f"{format_memory(skipped)} not shown: printed faster than it can be")))
+    return LineDecoder(chunk.start, number=0)
+
+
+async def _resumed(source: Source, place: Place, read: Read) -> LineDecoder:
+    """The decoder as it stood, from the head of its unfinished line."""
+    wanted = min(place.next - place.segment, LINE_MAX)
+    if wanted == 0:
+        return LineDecoder.resumed(place, b"")
+    chunk = await read(source, place.segment, wanted)
+    if chunk.start != place.segment:  # its head is not kept any more
+        return LineDecoder(place.next, number=place.number)
+    return LineDecoder.resumed(place, chunk.data[:wanted])
