@@ -102,9 +102,9 @@ _decode = msgspec.json.Decoder(_Rows).decode
 _decode_numbers = msgspec.json.Decoder(dict[str, int | float | str | list[str]]).decode
 
 
-def load_snapshot(cluster_id: int) -> Snapshot:
-    """All that a plan for this cluster depends on."""
-    rows = _fetch(SNAPSHOT, {"cluster": cluster_id, "workers": WORKERS_LOADED})
+def load_snapshot(cluster_id: int, run_id: int | None = None) -> Snapshot:
+    """All that a plan for this cluster depends on; with `run_id`, of what waits that run alone."""
+    rows = _fetch(SNAPSHOT, {"cluster": cluster_id, "workers": WORKERS_LOADED, "run": run_id})
     pools = {namespace.id: namespace.pools for namespace in rows.namespaces}
     return Snapshot(
         machines=_machines(rows.machines),
@@ -119,7 +119,7 @@ def load_inventory(cluster_id: int) -> tuple[MachineView, ...]:
     return _machines(_fetch(INVENTORY, {"cluster": cluster_id}).machines)
 
 
-def _fetch(sql: str, parameters: dict[str, int]) -> _Rows:
+def _fetch(sql: str, parameters: dict[str, int | None]) -> _Rows:
     with connection.cursor() as cursor:
         cursor.execute(sql, parameters)
         return _decode(cursor.fetchone()[0])

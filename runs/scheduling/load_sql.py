@@ -65,7 +65,8 @@ _WAITING = f"""
             FROM jsonb_array_elements(r.spec -> 'worker_groups') element
             WHERE w."group" <> '' AND element ->> 'name' = w."group"
         ) g ON true
-        WHERE n.cluster_id = %(cluster)s AND r.deleted_at IS NULL AND r.state IN ({_listed(ACTIVE)})
+        WHERE n.cluster_id = %(cluster)s AND (%(run)s::bigint IS NULL OR r.id = %(run)s)
+            AND r.deleted_at IS NULL AND r.state IN ({_listed(ACTIVE)})
             AND (r.state = 'Pending' OR EXISTS (
                 SELECT FROM runs_worker p WHERE p.run_id = r.id AND p.state = '{WorkerState.PENDING}'))
         GROUP BY r.id, g.resources, w."group", w.gpus, w.cpu_milli, w.memory_bytes, w.node_fraction
@@ -77,5 +78,16 @@ SELECT json_build_object(
     'holds', {_HOLDS},
     'namespaces', {_NAMESPACES},
     'waiting', {_WAITING})::text"""
+
+# How many runs wait for room, by namespace, beside a run of this priority and submission time. What can never run, or
+# waits for its own workspace's quota, holds nobody up.
+AHEAD = f"""
+SELECT r.namespace_id, count(*) FILTER (WHERE r.priority > %(priority)s),
+    count(*) FILTER (WHERE r.priority = %(priority)s),
+    count(*) FILTER (WHERE r.priority = %(priority)s AND (r.queued_at, r.id) < (%(queued_at)s, %(run)s))
+FROM runs_run r JOIN machines_namespace n ON n.id = r.namespace_id
+WHERE n.cluster_id = %(cluster)s AND r.deleted_at IS NULL AND r.state = '{RunState.PENDING}' AND r.id <> %(run)s
+    AND r.pending_code IN ('next', 'queued', 'gang', '')
+GROUP BY r.namespace_id"""
 
 INVENTORY = f"SELECT json_build_object('machines', {_MACHINES})::text"
