@@ -1,0 +1,177 @@
+"""Calls to the container engine: each may be repeated without harm, and waits for as long as the engine is away.
+
+Whatever the engine answers is raised as `aiodocker.DockerError` with its status and its own words.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+import aiodocker
+import aiohttp
+
+from machines.agent.runtimes import docker_request as request
+from machines.agent.runtimes.base import RuntimeUnavailable
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+RETRY_SECONDS = 1.0  # between tries to reach an engine that is away
+AWAY = 900  # aiodocker's status for an engine that cannot be reached
+TROUBLE = (aiodocker.DockerError, aiohttp.ClientError, OSError)  # the last two: the connection broke
+SOCKETS = ("/run/docker.sock", "/run/podman/podman.sock")
+
+
+def find_engine() -> str | None:
+    """The `unix://` URL of an engine that accepts connections: DOCKER_HOST's, Docker's, Podman's; or None."""
+    named = os.environ.get("DOCKER_HOST")
+    folder = os.environ.get("XDG_RUNTIME_DIR")
+    sockets = (*SOCKETS, f"{folder}/podman/podman.sock") if folder else SOCKETS
+    urls = [named] if named else [f"unix://{path}" for path in sockets]
+    return next((url for url in urls if _accepts(url)), None)
+
+
+def _accepts(url: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(1)
+        try:
+            connection.connect(url.removeprefix("unix://"))
+        except OSError:
+            return False
+    return True
+
+
+def is_away(error: Exception) -> bool:
+    return not isinstance(error, aiodocker.DockerError) or error.status == AWAY
+
+
+class Engine:
+    """A connection to the engine behind a `unix://` URL. Containers are named by their attempt's uid."""
+
+    def __init__(self, docker: aiodocker.Docker, session: aiohttp.ClientSession, *, podman: bool) -> None:
+        self._docker = docker
+        self._session = session
+        self._podman = podman
+
+    @classmethod
+    async def connect(cls, url: str) -> "Engine":
+        """Raises RuntimeUnavailable."""
+        if not url.startswith("unix://"):
+            raise RuntimeUnavailable(f"not a Unix socket on this machine: {url}")
+        # No bound on connections: each container holds one for its output and one for its end.
+        session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(url.removeprefix("unix://"), limit=0))
+        docker = aiodocker.Docker(url, session=session)
+        try:
+            version = await docker.version()
+        except TROUBLE as error:
+            await docker.close()
+            await session.close()
+            raise RuntimeUnavailable(f"the container engine at {url} does not answer: {error}") from error
+        podman = any("podman" in str(part.get("Name")).lower() for part in version.get("Components") or [])
+        return cls(docker, session, podman=podman)
+
+    async def close(self) -> None:
+        await self._docker.close()
+        await self._session.close()
+
+    @property
+    def log_driver(self) -> str:
+        """Docker's json-file spoils bytes that are no UTF-8, its `local` keeps them; Podman's json-file keeps them."""
+        return "json-file" if self._podman else "local"
+
+    # ---- images ----------------------------------------------------------------------------------------------------
+
+    async def image(self, reference: str) -> dict[str, Any] | None:
+        """What the engine knows of an image that it has."""
+        try:
+            return await self._patiently(lambda: self._docker.images.inspect(reference))
+        except aiodocker.DockerError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def pull(self, reference: str, on_progress: Callable[[str], None]) -> None:
+        """`on_progress` hears `61 %`."""
+        progress = request.PullProgress()
+
+        async def pull_once() -> None:
+            finished = self._podman  # it has no closing words
+            async for item in self._docker.images.pull(reference, stream=True):
+                finished = finished or str(item.get("status")).startswith("Status: ")
+                if news := progress.feed(item):
+                    on_progress(news)
+            if not finished:
+                raise aiodocker.DockerError(AWAY, "it left in the middle of a pull")
+
+        await self._patiently(pull_once)
+
+    # ---- containers ------------------------------------------------------------------------------------------------
+
+    async def create(self, attempt: str, body: dict[str, Any]) -> None:
+        """One that exists already was made by an earlier try whose answer was lost."""
+        name = request.container_name(attempt)
+        await self._unless((409,), lambda: self._docker.containers.create(body, name=name))
+
+    async def start(self, attempt: str) -> None:
+        await self._patiently(self._container(attempt).start)
+
+    async def state(self, attempt: str) -> Mapping[str, Any] | None:
+        """`State` of its inspection; None: there is no such container."""
+        shown = await self._unless((404,), self._container(attempt).show)
+        return None if shown is None else shown["State"]
+
+    async def wait(self, attempt: str) -> None:
+        """Until the main process has ended. One try: raises what TROUBLE lists."""
+        await self._container(attempt).wait()
+
+    async def signal(self, attempt: str, name: str) -> None:
+        """To one that is gone or ended: nothing."""
+        await self._unless((404, 409), lambda: self._container(attempt).kill(signal=name))
+
+    async def delete(self, attempt: str) -> None:
+        """With all its processes and anonymous volumes; nothing there, or being removed: nothing."""
+        await self._unless((404, 409), lambda: self._container(attempt).delete(force=True, v=True))
+
+    async def own(self, machine_id: str) -> dict[str, str]:
+        """Attempt uid → state, of all containers that carry this machine's id."""
+        filters = json.dumps({"label": [f"{request.LABEL}.machine={machine_id}"]})
+        listed = await self._patiently(lambda: self._docker.containers.list(all=True, filters=filters))
+        return {item["Labels"][f"{request.LABEL}.attempt"]: item["State"] for item in listed}
+
+    async def output(self, attempt: str) -> AsyncIterator[bytes]:
+        """The framed log of both streams with time stamps, from its start, followed until the container ends or the
+        engine leaves. One try: raises what TROUBLE lists."""
+        path = f"{self._docker.api_version}/containers/{request.container_name(attempt)}/logs"
+        params = {"stdout": "1", "stderr": "1", "follow": "1", "timestamps": "1"}
+        forever = aiohttp.ClientTimeout()
+        async with self._session.get(f"{self._docker.docker_host}/{path}", params=params, timeout=forever) as response:
+            if response.status != 200:
+                raise aiodocker.DockerError(response.status, await response.text())
+            async for chunk in response.content.iter_any():
+                yield chunk
+
+    def _container(self, attempt: str) -> Any:
+        return self._docker.containers.container(request.container_name(attempt))
+
+    async def _unless(self, harmless: tuple[int, ...], call: Callable[[], Awaitable[T]]) -> T | None:
+        """The call's answer; None where the engine refuses it with a harmless status."""
+        try:
+            return await self._patiently(call)
+        except aiodocker.DockerError as error:
+            if error.status not in harmless:
+                raise
+            return None
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await call()
+            except TROUBLE as error:
+                if not is_away(error):
+                    raise
+                log.warning("The container engine does not answer: %s", error)
+                await asyncio.sleep(RETRY_SECONDS)

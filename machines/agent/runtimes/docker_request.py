@@ -1,0 +1,161 @@
+"""What the engine is asked for an order, and how its answers to a pull read. Pure."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from machines.protocol import Gpu, Order
+
+LABEL = "astra"  # labels are astra.machine, astra.attempt, …
+LOG_FILE_BYTES = 64 * 1024**2
+LOG_FILES = 2
+ENGINE_LOG_BYTES = LOG_FILE_BYTES * LOG_FILES  # at most what the engine keeps of one attempt's output
+CPU_PERIOD_MICROSECONDS = 100_000
+CPU_QUOTA_MIN_MICROSECONDS = 1_000  # the kernel's least
+CPU_SHARES_PER_CORE = 1024
+HOSTNAME_LENGTH = 63
+
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*(?::[0-9]+)?"
+_REFERENCE = re.compile(
+    rf"(?:(?P<host>{_HOST})/)?(?P<path>{_COMPONENT}(?:/{_COMPONENT})*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>[A-Za-z0-9+._-]+:[0-9a-fA-F]{32,}))?"
+)
+DEFAULT_REGISTRY = "docker.io"
+
+
+def image_reference(image: str) -> str:
+    """The full form of a reference: `busybox` is `docker.io/library/busybox:latest`.
+
+    Raises ValueError, in the engine's words, for what is no reference: it must not reach a path of the engine's API.
+    """
+    found = _REFERENCE.fullmatch(image)
+    if found is None:
+        raise ValueError("invalid reference format")
+    host, path = found["host"], found["path"]
+    if host is not None and not (set(host) & set(".:") or host == "localhost" or host != host.lower()):
+        host, path = None, f"{host}/{path}"  # `org/name`: a folder of the default registry
+    if host in (None, "index.docker.io"):
+        host = DEFAULT_REGISTRY
+    if host == DEFAULT_REGISTRY and "/" not in path:
+        path = f"library/{path}"
+    tag = f":{found['tag']}" if found["tag"] else ""
+    digest = f"@{found['digest']}" if found["digest"] else ""
+    return f"{host}/{path}{tag or ('' if digest else ':latest')}{digest}"
+
+
+def container_name(attempt: str) -> str:
+    return f"{LABEL}-{attempt}"
+
+
+def container_request(
+    order: Order, *, machine_id: str, image: str, gpus: Mapping[int, Gpu], network: str, log_driver: str
+) -> dict[str, Any]:
+    """The body of the engine's create call. argv and environment pass untouched, as lists."""
+    request: dict[str, Any] = {
+        "Image": image,
+        "Hostname": order.worker_name.replace("_", "-").lower()[:HOSTNAME_LENGTH].rstrip("-"),
+        "Env": [f"{name}={value}" for name, value in order.env.items()],
+        "Labels": _labels(order, machine_id),
+        "StopSignal": "SIGTERM",
+        "HostConfig": {
+            "NetworkMode": network,
+            "LogConfig": _log_config(log_driver),
+            **_cpu(order),
+            **_memory(order),
+            **_gpu_devices(order, gpus),
+        },
+    }
+    if order.command is not None:
+        request |= {"Entrypoint": [order.command], "Cmd": list(order.args)}
+    elif order.args:
+        request["Cmd"] = list(order.args)
+    if order.working_dir is not None:
+        request["WorkingDir"] = order.working_dir
+    if order.user is not None:
+        request["User"] = order.user
+    return request
+
+
+def _labels(order: Order, machine_id: str) -> dict[str, str]:
+    values = {
+        "machine": machine_id,
+        "attempt": order.attempt,
+        "worker": order.worker,
+        "run": order.run,
+        "worker-name": order.worker_name,
+        "run-name": order.run_name,
+    }
+    return {f"{LABEL}.{name}": value for name, value in values.items()}
+
+
+def _log_config(driver: str) -> dict[str, Any]:
+    config = {"max-size": str(LOG_FILE_BYTES)}
+    if driver == "local":
+        config |= {"max-file": str(LOG_FILES), "compress": "false"}
+    return {"Type": driver, "Config": config}
+
+
+def _cpu(order: Order) -> dict[str, int]:
+    """A burst order has its cores as a share under contention only; any other is also held to them.
+
+    By quota, not by the engine's NanoCpus: that one refuses more cores than the machine has."""
+    if not order.cpu_milli:
+        return {}
+    shares = {"CpuShares": max(2, order.cpu_milli * CPU_SHARES_PER_CORE // 1000)}
+    if order.cpu_burst:
+        return shares
+    quota = max(CPU_QUOTA_MIN_MICROSECONDS, order.cpu_milli * CPU_PERIOD_MICROSECONDS // 1000)
+    return {**shares, "CpuPeriod": CPU_PERIOD_MICROSECONDS, "CpuQuota": quota}
+
+
+def _memory(order: Order) -> dict[str, int]:
+    limits: dict[str, int] = {}
+    if order.memory_bytes:
+        limits |= {"Memory": order.memory_bytes, "MemorySwap": order.memory_bytes}  # no swap beyond it
+    if order.shm_bytes is not None:
+        limits["ShmSize"] = order.shm_bytes
+    return limits
+
+
+def _gpu_devices(order: Order, gpus: Mapping[int, Gpu]) -> dict[str, Any]:
+    """Simulated GPUs exist in the environment only."""
+    real = [gpus[index].uuid for index in order.gpu_indexes if index in gpus and not gpus[index].simulated]
+    if not real:
+        return {}
+    return {"DeviceRequests": [{"Driver": "nvidia", "DeviceIDs": real, "Capabilities": [["gpu"]]}]}
+
+
+class PullProgress:
+    """Reads the stream of a pull: how much of the layers known so far has arrived."""
+
+    def __init__(self) -> None:
+        self._layers: dict[str, tuple[int, int]] = {}  # id → bytes here, bytes in all
+        self._shown = -1
+
+    def feed(self, item: Mapping[str, Any]) -> str | None:
+        """`61 %` when that is news, else None. Never goes back, though layers make themselves known late."""
+        detail, layer = item.get("progressDetail") or {}, item.get("id")
+        if not isinstance(layer, str):
+            return None
+        if item.get("status") == "Downloading" and detail.get("total"):
+            self._layers[layer] = (int(detail.get("current", 0)), int(detail["total"]))
+        elif item.get("status") in ("Download complete", "Pull complete") and layer in self._layers:
+            total = self._layers[layer][1]
+            self._layers[layer] = (total, total)
+        total = sum(size for _, size in self._layers.values())
+        percent = 100 * sum(here for here, _ in self._layers.values()) // total if total else -1
+        if percent <= self._shown:
+            return None
+        self._shown = percent
+        return f"{percent} %"
+
+
+def image_digest(inspected: Mapping[str, Any], reference: str) -> str:
+    """`sha256:…` under which a registry knows the image; for one that never was in a registry, the image's own id."""
+    repository = re.split(r"[@]|:(?=[^/]*$)", reference)[0]
+    for known in inspected.get("RepoDigests") or []:
+        name, _, digest = str(known).partition("@")
+        if image_reference(name).rpartition(":")[0] == repository:
+            return digest
+    return str(inspected.get("Id", ""))
