@@ -11,6 +11,8 @@ from ninja.security import HttpBearer
 from astraconsole.errors import Detail, ValidationError
 from astraconsole.tenancy.models import User
 from astraconsole.tenancy.services import authenticate_token
+from machines.api import router as machines
+from runs.api import router as runs
 from runs.spec import RunRequest
 
 DESCRIPTION = """
@@ -52,3 +54,7 @@ def _refuse_parameters(request: HttpRequest, error: ParameterError) -> HttpRespo
     detail: list[Detail] = [{"field": str(found["loc"][-1]), "rule": found["msg"]} for found in error.errors]
     broken = "; ".join(f"{entry['field']}: {entry['rule']}" for entry in detail)
     raise ValidationError(broken, detail)
+
+
+api.add_router("", runs)
+api.add_router("", machines)

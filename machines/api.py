@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 from ninja import Router
 from typing_extensions import TypedDict
 
@@ -90,7 +91,7 @@ def get_machine(request: HttpRequest, org: str, ws: str, cluster: str, machine: 
 def cordon_machine(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
     """Let a machine take no new work. The answer is the machine."""
     access = _access(request, org, ws)
-    cordon(access, queries.get_machine(access, cluster, machine), read_reason(request))
+    cordon(access, queries.get_machine(access, cluster, machine), read_reason(request), timezone.now())
     return _answer(access, cluster, machine)
 
 

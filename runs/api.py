@@ -40,11 +40,10 @@ router = Router()
 
 
 class RunFilters(Schema):
-    """`state`: `active`, `ended`, `all`, or one state. `name`: a part of the name. `mine`: only your own."""
-
-    state: str = "all"
-    name: str = Field("", max_length=200)
-    mine: bool = False
+    state: str = Field("all", max_length=20, description="active, ended, all, or one state")
+    name: str = Field("", max_length=200, description="a part of the name")
+    search: str = Field("", max_length=200, description="a part of the name or the owner; a label: key or key=value")
+    mine: bool = Field(False, description="only your own")
     deleted: bool = Field(False, description="deleted runs too")
     limit: int = Field(50, ge=1, le=500)
     after: str | None = Field(None, max_length=200, description="`next` of the page before")
@@ -92,11 +91,15 @@ def list_workspace_runs(request: HttpRequest, org: str, ws: str, filters: Query[
 
 def _run_list(request: HttpRequest, org: str, ws: str, cluster: str | None, filters: RunFilters) -> HttpResponse:
     refuse_unknown_parameters(request, RunFilters.model_fields)
+    access = _access(request, org, ws)
+    if cluster is not None:
+        queries.get_namespace(access, cluster)  # a cluster that does not exist is not one without runs
     page = queries.list_runs(
-        _access(request, org, ws),
+        access,
         cluster=cluster,
         state=filters.state,
-        search=filters.name,
+        name=filters.name,
+        search=filters.search,
         mine=filters.mine,
         deleted=filters.deleted,
         after=filters.after,
@@ -113,8 +116,7 @@ def get_run(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> 
 
 
 def _run(run: Any) -> dict[str, Any]:
-    summary = run_summary(run, queries.task_counts([run]).get(run.pk, {}))
-    return run_document(summary, queries.history_of_run(run), queries.workers_of(run))
+    return run_document(run, queries.history_of_run(run), queries.names_and_states(run))
 
 
 def delete(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> HttpResponse:

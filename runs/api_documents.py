@@ -4,7 +4,8 @@ They are plain dictionaries: on the way in a run is validated once, on the way o
 decimals and `Z`. Sizes are bytes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
@@ -145,17 +146,9 @@ class ClusterList(TypedDict):
     next: None
 
 
-def run_summary(run: "Run", counts: Mapping[str, int], pending: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A RunSummary. The run's `namespace` (cluster, workspace) and `created_by` are loaded."""
-    status = {
-        "state": run.state,
-        "reason": run.status_reason,
-        "started_at": moment(run.started_at),
-        "ended_at": moment(run.ended_at),
-        "restarts": run.restarts,
-    }
-    if pending is not None and run.state == RunState.PENDING:
-        status["pending"] = pending
+def run_summary(run: "Run", counts: Mapping[str, int]) -> dict[str, Any]:
+    """A RunSummary. The run's `namespace` (cluster, workspace) and `created_by` are loaded. `counts`: of its workers,
+    by state."""
     return {
         "metadata": {
             "name": run.name,
@@ -167,16 +160,28 @@ def run_summary(run: "Run", counts: Mapping[str, int], pending: dict[str, Any] |
             "labels": run.labels,
         },
         "spec": run.spec,
-        "status": status,
+        "status": _status(run),
         "task_counts": dict(counts),
     }
 
 
-def run_document(
-    summary: dict[str, Any], history: Iterable["Transition"], workers: Iterable["Worker"]
-) -> dict[str, Any]:
-    """A RunDocument."""
-    return {**summary, "history": moves(history), "task_names": [worker.name for worker in workers]}
+def _status(run: "Run") -> dict[str, Any]:
+    status = {
+        "state": run.state,
+        "reason": run.status_reason,
+        "started_at": moment(run.started_at),
+        "ended_at": moment(run.ended_at),
+        "restarts": run.restarts,
+    }
+    if run.state == RunState.PENDING and run.pending_code:
+        status["pending"] = {"code": run.pending_code, **run.pending_numbers}
+    return status
+
+
+def run_document(run: "Run", history: Iterable["Transition"], workers: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """A RunDocument. `workers`: the name and the state of each, by rank."""
+    summary = run_summary(run, Counter(state for _, state in workers))
+    return {**summary, "history": moves(history), "task_names": [name for name, _ in workers]}
 
 
 def worker_summary(worker: "Worker", job: str, gpus: Iterable["Gpu"]) -> dict[str, Any]:
