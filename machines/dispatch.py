@@ -190,7 +190,7 @@ async def call(machine_uid: UUID, request: protocol.Request, timeout: float) -> 
 class _Waiting(NamedTuple):
     """An open call. `taken`: some daphne has passed it on to the machine."""
 
-    taken: asyncio.Future[None]
+    taken: asyncio.Event
     answer: asyncio.Future[bytes]
 
 
@@ -217,16 +217,16 @@ class _Calls:
     async def _call(self, machine_uid: UUID, request: protocol.Request, timeout: float) -> protocol.Answer:
         loop = asyncio.get_running_loop()
         call_id = uuid.uuid4().hex
-        waiting = self._waiting[call_id] = _Waiting(loop.create_future(), loop.create_future())
+        waiting = self._waiting[call_id] = _Waiting(asyncio.Event(), loop.create_future())
         deadline = loop.time() + timeout
         try:
             await self._send(machine_uid, protocol.Call(call_id, request, timeout))
             async with asyncio.timeout(min(timeout, TAKEN_SECONDS)):
-                await waiting.taken
+                await waiting.taken.wait()
             async with asyncio.timeout_at(deadline):
                 return protocol.decode_answer(await waiting.answer)
         except TimeoutError:
-            if waiting.taken.done():
+            if waiting.taken.is_set():
                 raise CallTimeout(f"the machine did not answer within {timeout:g} s") from None
             raise Unreachable("the machine is not connected") from None
         except redis.RedisError as error:
@@ -259,8 +259,7 @@ class _Calls:
             waiting = self._waiting.get(message["call"])
             if waiting is None:
                 continue  # its caller has given up
-            if not waiting.taken.done():
-                waiting.taken.set_result(None)
+            waiting.taken.set()
             if message["type"] == "call.answered" and not waiting.answer.done():
                 waiting.answer.set_result(message["answer"])
 
