@@ -6,7 +6,7 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
-from django.urls import path
+from django.urls import path, re_path
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "astraconsole.settings")
 http = get_asgi_application()  # sets Django up: what needs its apps is imported below
@@ -25,7 +25,7 @@ pages = [
 websocket = URLRouter(
     [
         path("agent/v1", AgentConsumer.as_asgi()),
-        path("", AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(pages)))),
+        re_path("^", AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(pages)))),  # path("") would end there
     ]
 )
 application = watched(ProtocolTypeRouter({"http": http, "websocket": websocket}))

@@ -119,7 +119,9 @@ function countPicked() {
   const form = document.querySelector("[data-picks]");
   if (!form) return;
   const n = form.querySelectorAll("input[data-pick]:checked").length;
-  form.querySelector("[data-bulk]").hidden = n === 0;
+  const bar = form.querySelector("[data-bulk]");
+  if (!bar) return;
+  bar.hidden = n === 0;
   form.querySelector("[data-bulk-count]").textContent = `${n} selected`;
   const all = form.querySelector("[data-pick-all]");
   const boxes = form.querySelectorAll("input[data-pick]").length;

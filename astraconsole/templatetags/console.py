@@ -23,7 +23,7 @@ register = template.Library()
 def state(name: str, kind: str = "") -> SafeString:
     """A state with its mark: `{% state run.state %}`, or `{% state run.state "pill" %}`."""
     mark = mark_of(name)
-    icon = mark_safe(SHAPES.get(mark.icon) or heroicon_micro(mark.icon, size=16, class_="mark"))
+    icon = mark_safe(SHAPES.get(mark.icon) or heroicon_micro(mark.icon, size=16, **{"class": "mark"}))
     return format_html('<span class="state {}" data-tone="{}">{}{}</span>', kind, mark.tone, icon, name)
 
 

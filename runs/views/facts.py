@@ -10,8 +10,9 @@ from runs.sentences import Advice
 from runs.spec import RunSpec
 from runs.state_machine import ENDED, RUN_ENDED, WorkerState
 
-STARTS = {"Independent": "each on its own", "Gang": "together"}
+STARTS = {"Independent": "independent", "Gang": "together"}
 FAILS = {"RestartTask": "restart the worker", "RestartJob": "restart all", "FailJob": "fail at once"}
+ENDED_ORDER = (WorkerState.FAILED, WorkerState.CANCELLED, WorkerState.COMPLETED)
 LOOPS_FROM = 2  # failures in a row
 
 
@@ -22,6 +23,7 @@ class Readout:
 
     running: int
     workers: int
+    ended: str  # "1 failed, 3 completed", once all have
     gpus: int
     machines: tuple[str, ...]
     limit: int | None
@@ -50,6 +52,7 @@ def readout(run: Run, spec: RunSpec, counts: Mapping[str, int], workers: Sequenc
     return Readout(
         running=counts.get(WorkerState.RUNNING, 0),
         workers=sum(counts.values()),
+        ended=_how_ended(counts) if ended else "",
         gpus=run.gpus,
         machines=tuple(dict.fromkeys(worker.newest.machine.name for worker in shown)),
         limit=limit,
@@ -59,6 +62,10 @@ def readout(run: Run, spec: RunSpec, counts: Mapping[str, int], workers: Sequenc
         starts=STARTS[spec.effective_start],
         fails=FAILS[spec.effective_on_failure],
     )
+
+
+def _how_ended(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{counts[state]} {state.lower()}" for state in ENDED_ORDER if counts.get(state))
 
 
 def is_live(worker: Worker) -> bool:

@@ -52,6 +52,11 @@ class Filters:
         return f"?{urlencode({name: value for name, value in parts.items() if value})}"
 
     @property
+    def group(self) -> str:
+        """The group to fall back to from a single state."""
+        return self.state if self.state in GROUPS else "all"
+
+    @property
     def narrows(self) -> dict[str, Any]:
         return {"cluster": self.cluster or None, "search": self.search, "mine": self.mine}
 

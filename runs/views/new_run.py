@@ -16,7 +16,7 @@ from runs import queries
 from runs.forms import NewRun
 from runs.names import RUN_NAME_MAX
 from runs.services.submit import submit_run
-from runs.spec import RunRequest, parse_run
+from runs.spec import RunRequest, load_spec, parse_run
 from runs.views.context import context_of
 
 AGAIN = "-again"
@@ -107,7 +107,7 @@ def _run_again(request: HttpRequest, access: Access, again: str) -> HttpResponse
     metadata: dict[str, Any] = {"name": f"{stem}{AGAIN}"}
     if run.labels:
         metadata["labels"] = run.labels
-    body = {"metadata": metadata, "spec": run.spec}
+    body = {"metadata": metadata, "spec": load_spec(run.spec).stored()}
     return _json_page(request, access, json.dumps(body, indent=2, ensure_ascii=False), cluster=cluster, of=run.name)
 
 

@@ -1,5 +1,6 @@
 """A run's page: what it is doing and why, its workers, their logs, its history."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
@@ -12,8 +13,9 @@ from astraconsole.tenancy.queries import get_access
 from astraconsole.web import is_partial
 from runs import queries, sentences
 from runs.models import Run, Worker
+from runs.scheduling.pending import pending_details
 from runs.spec import load_spec
-from runs.state_machine import RUN_ENDED
+from runs.state_machine import RUN_ENDED, RunState
 from runs.views import facts
 from runs.views.context import context_of
 
@@ -44,12 +46,26 @@ def _head(run: Run, workers: list[Worker]) -> dict[str, Any]:
         "ended": run.state in RUN_ENDED,
         "counts": counts,
         "readout": facts.readout(run, spec, counts, workers, now),
-        "sentence": sentences.run_sentence(run.state, run.status_reason, failed.reason if failed else ""),
+        "sentence": _sentence(run, failed),
         "failed": failed,
+        **_waiting(run),
         "advice": facts.advice_for(failed),
         "retry_budget": settings.RESTART_BUDGET,
         "looping": facts.in_a_loop(workers),
     }
+
+
+def _waiting(run: Run) -> dict[str, Any]:
+    """The facts of a waiting run, from the last plan and the machines of now."""
+    details = pending_details(run) if run.state == RunState.PENDING else None
+    starts_by = details["starts_by"] if details else None
+    return {"waiting": details, "starts_by": starts_by and datetime.fromtimestamp(starts_by, UTC)}
+
+
+def _sentence(run: Run, failed: Worker | None) -> str:
+    """In plain words; where these only repeat the state, the API's reason says more."""
+    plain = sentences.run_sentence(run.state, run.status_reason, failed.reason if failed else "")
+    return run.status_reason if plain == run.state else plain
 
 
 def _tab(request: HttpRequest, run: Run, workers: list[Worker], tab: str) -> dict[str, Any]:

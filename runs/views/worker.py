@@ -41,7 +41,7 @@ def _head(worker: Worker) -> dict[str, Any]:
         "run": worker.run,
         "template": template,
         "environment": sorted(template.env.items()),
-        "sentence": sentences.worker_sentence(worker.state, worker.reason, worker.stop_requested_at is not None),
+        "sentence": _sentence(worker),
         "advice": facts.advice_for(worker),
         "retry_budget": settings.RESTART_BUDGET,
         "attempts": [(attempt, facts.ran_for(attempt, now)) for attempt in reversed(attempts)],
@@ -49,6 +49,12 @@ def _head(worker: Worker) -> dict[str, Any]:
         "on_failure": spec.effective_on_failure,
         "ended": worker.state in ENDED,
     }
+
+
+def _sentence(worker: Worker) -> str:
+    """In plain words; where these only repeat the state, the API's reason says more."""
+    plain = sentences.worker_sentence(worker.state, worker.reason, worker.stop_requested_at is not None)
+    return worker.reason if plain in (worker.state, "Running") else plain
 
 
 def _tab(worker: Worker, tab: str) -> dict[str, Any]:
