@@ -1,0 +1,468 @@
+"""The console's end of an agent's connection, with the real PostgreSQL, Redis and channel layer."""
+
+import asyncio
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+import redis
+from django.conf import settings
+from django.utils import timezone
+
+from machines import connections, dispatch, inbox, presence, protocol, services
+from machines.connections import Beat
+from machines.models import Gpu, Liveness, Machine, MachineState
+from machines.protocol import Close
+from tests.fleet import (
+    Agent,
+    a_cluster,
+    a_hello,
+    a_machine,
+    a_member,
+    a_report,
+    an_order,
+    end_calls,
+    in_database,
+    reread,
+    until,
+)
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TOKEN = "the machine's token"
+
+
+@pytest.fixture(autouse=True)
+def store():
+    store = redis.Redis.from_url(settings.REDIS_URL)
+    store.flushdb()
+    yield store
+    store.close()
+    end_calls()
+
+
+@pytest.fixture
+def machine():
+    return a_machine(a_cluster(), token=TOKEN, state=MachineState.JOINING)
+
+
+@pytest.fixture
+async def agent(machine):
+    """Connected, and greeted."""
+    agent = Agent(TOKEN)
+    await agent.greet()
+    yield agent
+    await agent.leave()
+
+
+async def drained(machine) -> list[inbox.Entry]:
+    entries: list[inbox.Entry] = []
+
+    def apply(batch, now):
+        entries.extend(batch)
+        return [
+            (entry.machine_uid, uuid.UUID(entry.report.attempt), entry.report.seq) for entry in batch if entry.report
+        ]
+
+    await in_database(lambda: inbox.drain(machine.cluster_id, apply))
+    return entries
+
+
+# ---- the door --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("token", ["", "another token"])
+async def test_an_unknown_token_is_refused_in_the_handshake(machine, token):
+    assert not await Agent(token).connect()
+
+
+async def test_a_removed_machine_is_told_to_stop_its_work(machine):
+    await in_database(lambda: Machine.objects.update(state=MachineState.REMOVED))
+    agent = Agent(TOKEN)
+    assert await agent.connect()
+    assert "removed" in await agent.is_closed(Close.REMOVED)
+
+
+async def test_who_says_nothing_is_closed(machine):
+    agent = Agent(TOKEN)
+    assert await agent.connect()
+    [connection] = presence.presence()._connections
+    connection.opened_at -= presence.HELLO_SECONDS + 1
+    await agent.is_closed(Close.NO_HELLO)
+
+
+# ---- hello -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_hello_makes_the_machine_ready_and_is_answered_with_its_set(machine):
+    order, gone = an_order(), uuid.uuid4()
+    await in_database(lambda: dispatch.assign([(machine.pk, order)]))
+    await in_database(lambda: dispatch.forget([(machine.pk, gone)]))
+    agent = Agent(TOKEN)
+    assert await agent.connect()
+    gpu = protocol.Gpu(0, "GPU-1", "NVIDIA H100", 80 * 2**30, simulated=True)
+    inventory = protocol.Inventory("host-7", "docker", 8000, 2**34, [gpu], {"pool": "train"})
+    await agent.say(a_hello(inventory=inventory, agent_version="2.1", boot_id="boot-9", stop_grace_seconds=5.0))
+    assert await agent.hear() == protocol.Welcome(
+        console=machine.cluster.uid.hex,
+        machine="gpu-07",
+        heartbeat_seconds=settings.MACHINE_HEARTBEAT_SECONDS,
+        resend_seconds=settings.MACHINE_HEARTBEAT_SECONDS,
+        log_keep_bytes=settings.LOG_KEEP_BYTES,
+    )
+    assert await agent.hear() == protocol.Assignments(2, [order], [gone.hex])
+    await reread(machine)
+    assert machine.state == MachineState.READY
+    assert (machine.hostname, machine.runtime, machine.cpu_milli) == ("host-7", "docker", 8000)
+    assert (machine.labels, machine.memory_bytes, machine.stop_grace_seconds) == ({"pool": "train"}, 2**34, 5.0)
+    assert (machine.agent_version, machine.boot_id) == ("2.1", "boot-9")
+    assert machine.connection
+    assert machine.last_seen_at is not None
+    stored = await in_database(lambda: Gpu.objects.get(machine=machine))
+    assert (stored.index, stored.uuid, stored.memory_bytes, stored.simulated) == (0, "GPU-1", 80 * 2**30, True)
+    await agent.leave()
+
+
+async def test_a_second_hello_brings_the_changed_inventory(agent, machine):
+    healthy = [protocol.Gpu(index, f"GPU-{index}", "H100", 1) for index in range(3)]
+    sick = protocol.Gpu(1, "GPU-1", "H100", 1, healthy=False, health_reason="Xid 79")
+    for gpus in (healthy, [healthy[0], sick]):
+        await agent.say(a_hello(inventory=protocol.Inventory("host-7", "docker", 1, 1, gpus)))
+        assert isinstance(await agent.hear(), protocol.Welcome)
+        assert isinstance(await agent.hear(), protocol.Assignments)
+    rows = await in_database(
+        lambda: list(machine.gpus.order_by("index").values_list("index", "healthy", "health_reason"))
+    )
+    assert rows == [(0, True, ""), (1, False, "Xid 79")]
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (MachineState.JOINING, MachineState.READY),
+        (MachineState.READY, MachineState.READY),
+        (MachineState.LOST, MachineState.READY),
+        (MachineState.STOPPING, MachineState.STOPPING),
+    ],
+)
+async def test_what_a_hello_makes_of_a_machine(machine, before, after):
+    await in_database(lambda: Machine.objects.update(state=before, state_reason="something"))
+    agent = Agent(TOKEN)
+    await agent.greet()
+    assert (await reread(machine)).state == after
+    await agent.leave()
+
+
+async def test_the_attempts_of_a_hello_go_to_the_inbox(machine):
+    known = [uuid.uuid4().hex, uuid.uuid4().hex]
+    agent = Agent(TOKEN)
+    await agent.greet(attempts=known)
+    entries = []
+    while not entries:
+        entries = await drained(machine)
+    assert [(entry.machine_id, entry.hello) for entry in entries] == [(machine.pk, known)]
+    await agent.leave()
+
+
+async def test_an_agent_of_another_version_is_told_which_side_to_upgrade(machine):
+    for version, side in ((0, "agent"), (9, "console")):
+        agent = Agent(TOKEN)
+        assert await agent.connect()
+        await agent.say(a_hello(version=version))
+        assert (await agent.is_closed(Close.VERSION)).endswith(f"upgrade the {side}")
+
+
+async def test_a_hello_of_the_future_that_cannot_be_read_is_told_the_same(machine):
+    agent = Agent(TOKEN)
+    assert await agent.connect()
+    await agent.socket.send_to(bytes_data=msgspec.msgpack.encode({"type": "hello", "version": 9, "new": True}))
+    assert "version 9" in await agent.is_closed(Close.VERSION)
+
+
+# ---- malformed frames ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\xc1",
+        b"\xff" * 100,
+        msgspec.msgpack.encode({"type": "nonsense"}),
+        msgspec.msgpack.encode({"type": "reports", "items": [{"attempt": "x"}]}),
+        protocol.encode(protocol.Goodbye(1, "the wrong way round")),
+    ],
+)
+async def test_a_malformed_frame_closes_the_connection(machine, frame):
+    agent = Agent(TOKEN)
+    await agent.greet()
+    await agent.socket.send_input({"type": "websocket.receive", "bytes": frame})
+    await agent.is_closed(Close.MALFORMED)
+    await agent.leave()
+    assert (await reread(machine)).connection == ""
+
+
+async def test_text_is_malformed(agent):
+    await agent.socket.send_to(text_data="hello")
+    await agent.is_closed(Close.MALFORMED)
+
+
+async def test_a_heartbeat_before_the_hello_is_malformed(machine):
+    agent = Agent(TOKEN)
+    assert await agent.connect()
+    await agent.say(protocol.Heartbeat(0, 1.0))
+    await agent.is_closed(Close.MALFORMED)
+
+
+async def test_a_frame_that_is_too_large_closes_the_connection(agent):
+    await agent.socket.send_to(bytes_data=b"\0" * (protocol.MAX_BYTES_FROM_AGENT + 1))
+    await agent.is_closed(Close.TOO_LARGE)
+
+
+# ---- heartbeats ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_heartbeat_is_written_with_its_receive_time_and_the_clocks_difference(agent, machine):
+    before = timezone.now()
+    await agent.say(protocol.Heartbeat(0, (before + timedelta(seconds=300)).timestamp()))
+
+    async def is_written():
+        return (await reread(machine)).last_seen_at >= before
+
+    await until(is_written)
+    assert 299 < machine.clock_skew_seconds < 301
+    assert machine.last_seen_at < before + timedelta(seconds=60), "not the machine's clock"
+
+
+async def test_a_push_that_was_lost_is_made_good_by_the_next_heartbeat(agent, machine):
+    order = an_order()
+    await in_database(lambda: _assign_unpushed(machine, order))
+    assert await agent.hears_nothing()
+    await agent.say(protocol.Heartbeat(0, 1.0))
+    assert await agent.hear() == protocol.Assignments(1, [order], [])
+    await agent.say(protocol.Heartbeat(1, 1.0))
+
+    async def is_applied():
+        return (await reread(machine)).applied_revision == 1
+
+    await until(is_applied)
+    assert await agent.hears_nothing()
+
+
+def _assign_unpushed(machine: Machine, order: protocol.Order) -> None:
+    """As when Redis is away at the commit."""
+    connection = Machine.objects.values_list("connection", flat=True).get(pk=machine.pk)
+    Machine.objects.update(connection="")
+    dispatch.assign([(machine.pk, order)])
+    Machine.objects.update(connection=connection)
+
+
+async def test_a_thousand_heartbeats_are_written_by_two_queries(machine, django_assert_num_queries):
+    def write():
+        machines = [a_machine(machine.cluster, f"m{number}", connection="c") for number in range(1000)]
+        beats = [Beat(each.pk, "c", datetime.now(UTC), 0, 0.25) for each in machines]
+        with django_assert_num_queries(2):
+            return connections.seen(beats)
+
+    assert await in_database(write) == connections.Seen(frozenset(), {}, {})
+
+
+async def test_the_daphne_is_known_to_be_alive(agent):
+    async def is_alive():
+        return await in_database(lambda: Liveness.objects.filter(kind="daphne").exists())
+
+    await until(is_alive)
+
+
+async def test_a_machine_that_was_lost_meanwhile_is_made_to_say_hello_again(agent, machine):
+    await in_database(lambda: Machine.objects.update(state=MachineState.LOST, connection=""))
+    await agent.say(protocol.Heartbeat(0, 1.0))
+    await agent.is_closed(Close.HELLO_AGAIN)
+    again = Agent(TOKEN)
+    await again.greet()
+    assert (await reread(machine)).state == MachineState.READY
+    await again.leave()
+
+
+# ---- assignments and reports -----------------------------------------------------------------------------------------
+
+
+async def test_new_assignments_reach_the_machine_at_once(agent, machine):
+    order = an_order()
+    await in_database(lambda: dispatch.assign([(machine.pk, order)]))
+    assert await agent.hear() == protocol.Assignments(1, [order], [])
+    await in_database(lambda: dispatch.withdraw([uuid.UUID(order.attempt)]))
+    assert await agent.hear() == protocol.Assignments(2, [], [])
+
+
+async def test_reports_go_to_the_inbox_and_are_acknowledged_once_applied(agent, machine):
+    reports = [a_report(seq=number) for number in range(3)]
+    await agent.say(protocol.Reports(reports))
+    entries = []
+
+    async def all_came():
+        entries.extend(entry for entry in await drained(machine) if entry.report)
+        return len(entries) == 3
+
+    await until(all_came)
+    assert [(entry.machine_id, entry.machine_uid, entry.report) for entry in entries] == [
+        (machine.pk, machine.uid, report) for report in reports
+    ]
+    acknowledged = []
+    while len(acknowledged) < 3:
+        message = await agent.hear()
+        assert isinstance(message, protocol.Acknowledge)
+        acknowledged += message.items
+    assert acknowledged == [(report.attempt, report.seq) for report in reports]
+
+
+async def test_reports_and_heartbeats_ask_the_database_nothing_frame_by_frame(agent, machine, monkeypatch):
+    asked = []
+    monkeypatch.setattr(presence.DatabaseThread, "run", lambda self, function, *args: asked.append(function))
+    for number in range(20):
+        await agent.say(protocol.Reports([a_report(seq=number)]))
+        await agent.say(protocol.Heartbeat(0, 1.0))
+    client = presence.presence().redis
+
+    async def all_came():
+        return await client.xlen(inbox.stream(machine.cluster_id)) >= 20
+
+    await until(all_came)
+    monkeypatch.undo()
+    assert len(asked) <= 2, asked  # the loop's own: once a second for all machines
+
+
+# ---- two connections of one machine ----------------------------------------------------------------------------------
+
+
+async def test_the_newest_connection_wins_and_the_older_is_closed(agent, machine):
+    newer = Agent(TOKEN)
+    await newer.greet()
+    await agent.is_closed(Close.REPLACED)
+    connection = (await reread(machine)).connection
+    await agent.leave()
+    assert (await reread(machine)).connection == connection, "the older one's end is not the machine's"
+    order = an_order()
+    await in_database(lambda: dispatch.assign([(machine.pk, order)]))
+    assert await newer.hear() == protocol.Assignments(1, [order], [])
+    await newer.leave()
+    assert (await reread(machine)).connection == ""
+
+
+async def test_an_older_connection_that_was_not_told_is_closed_at_its_next_heartbeat(agent, machine):
+    await in_database(lambda: Machine.objects.update(connection="newer", last_seen_at=None))
+    await agent.say(protocol.Heartbeat(0, 1.0))
+    await agent.is_closed(Close.REPLACED)
+    assert (await reread(machine)).last_seen_at is None
+
+
+async def test_of_two_hellos_at_once_exactly_one_connection_stays(machine):
+    agents = [Agent(TOKEN), Agent(TOKEN)]
+    for agent in agents:
+        assert await agent.connect()
+    await asyncio.gather(*(agent.say(a_hello()) for agent in agents))
+    heard = [[await agent.hear(), await agent.hear()] for agent in agents]
+    assert [[type(message) for message in messages] for messages in heard] == [
+        [protocol.Welcome, protocol.Assignments]
+    ] * 2
+    silent = [await agent.hears_nothing() for agent in agents]
+    assert sorted(silent) == [False, True]
+    await agents[silent.index(False)].is_closed(Close.REPLACED)
+    await agents[silent.index(True)].leave()
+    assert (await reread(machine)).connection == ""
+
+
+async def test_a_machine_that_is_removed_is_told_so_at_once(agent, machine):
+    def remove():
+        services.remove(a_member(machine.cluster.namespaces.get().workspace), machine)
+
+    await in_database(remove)
+    await agent.is_closed(Close.REMOVED)
+
+
+# ---- calls -----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_call_reaches_the_machine_and_its_answer_the_caller(agent, machine):
+    request = protocol.TailLog("a" * 32, 100, 1000)
+    calling = asyncio.create_task(dispatch.call(machine.uid, request, timeout=10))
+    call = await agent.hear()
+    assert isinstance(call, protocol.Call)
+    assert (call.request, call.deadline_seconds) == (request, 10)
+    chunk = protocol.LogChunk(0, b"\xff" * 256 * 1024, 256 * 1024, ended=True)
+    await agent.say(protocol.Reply(call.id, chunk))
+    assert await calling == chunk
+
+
+async def test_a_failure_is_an_answer_too(agent, machine):
+    calling = asyncio.create_task(dispatch.call(machine.uid, protocol.ReadLog("a" * 32, 0, 1), timeout=10))
+    call = await agent.hear()
+    failure = protocol.Failure("not_found", "no such attempt")
+    await agent.say(protocol.Reply(call.id, failure))
+    assert await calling == failure
+
+
+async def test_a_machine_cannot_answer_a_call_that_was_made_to_another(agent, machine, caplog):
+    other = await in_database(lambda: a_machine(machine.cluster, "gpu-08", token="other"))
+    impostor = Agent("other")
+    await impostor.greet()
+    calling = asyncio.create_task(dispatch.call(machine.uid, protocol.ReadLog("a" * 32, 0, 1), timeout=10))
+    call = await agent.hear()
+    await impostor.say(protocol.Reply(call.id, protocol.Failure("internal", "forged")))
+    assert await impostor.hears_nothing()
+    assert "a call that was not made to it" in caplog.text
+    answer = protocol.LogChunk(0, b"true", 4, ended=True)
+    await agent.say(protocol.Reply(call.id, answer))
+    assert await calling == answer
+    await impostor.leave()
+    assert (await reread(other)).connection == ""
+
+
+async def test_a_call_to_a_machine_that_is_not_connected_is_unreachable(machine, monkeypatch):
+    monkeypatch.setattr(dispatch, "TAKEN_SECONDS", 0.1)
+    with pytest.raises(dispatch.Unreachable):
+        await dispatch.call(machine.uid, protocol.ReadLog("a" * 32, 0, 1), timeout=10)
+
+
+# ---- outages ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_flush_of_redis_costs_a_machine_nothing(agent, machine, store):
+    store.flushall()
+    order = an_order()
+    await in_database(lambda: dispatch.assign([(machine.pk, order)]))
+    assert await agent.hear() == protocol.Assignments(1, [order], [])
+    report = a_report()
+    await agent.say(protocol.Reports([report]))
+    entries = []
+
+    async def came():
+        entries.extend(await drained(machine))
+        return bool(entries)
+
+    await until(came)
+    assert entries[-1].report == report
+
+
+async def test_reports_that_redis_does_not_take_are_dropped_and_the_connection_stays(agent, machine, monkeypatch):
+    async def away(*args, **content):
+        raise redis.ConnectionError("away")
+
+    monkeypatch.setattr(inbox, "append", away)
+    await agent.say(protocol.Reports([a_report()]))
+    assert await agent.hears_nothing()
+    order = an_order()
+    await in_database(lambda: dispatch.assign([(machine.pk, order)]))
+    assert isinstance(await agent.hear(), protocol.Assignments)
+
+
+async def test_groups_are_joined_again_every_minute(agent, machine, monkeypatch):
+    [connection] = presence.presence()._connections
+    await connection.channel_layer.group_discard(f"machine.{machine.uid.hex}", connection.channel_name)
+    connection.joined_at -= presence.REJOIN_SECONDS + 1
+
+    async def is_told():
+        await in_database(lambda: dispatch.close(machine.uid, Close.TRY_AGAIN, "a test"))
+        return not await agent.hears_nothing()
+
+    await until(is_told)
