@@ -247,7 +247,7 @@ class MachineOrders:
 @contextmanager
 def locked(run_ids: Iterable[int]) -> Iterator[Batch]:
     """A transaction on these runs; inside another one, a part of it."""
-    with transaction.atomic(savepoint=False):
+    with transaction.atomic():
         batch = Batch(rows.lock_runs(run_ids))
         yield batch
         batch.write()

@@ -114,7 +114,7 @@ def _new_run(access: Access, namespace: Namespace, request: RunRequest, refusal:
 
 def _insert(run: Run, shapes: Sequence[WorkerShape], actor: str) -> None:
     try:
-        with transaction.atomic(savepoint=False):
+        with transaction.atomic():
             run.id = rows.insert_run(run, json.dumps(run.spec), actor)
             if run.id is None:
                 raise JobAlreadyExists(
