@@ -8,7 +8,7 @@ bounds how fast a machine takes work.
 Agent → keeper: {op: spawn, attempt, argv, env, cwd, working_dir, output, exit, cgroups}, {op: stop, attempt, grace},
 {op: adopt, attempt, pid, born, exit}. Keeper → agent: once {ev: live, keeper, home, attempts}, then {ev: started,
 attempt, pid, born, at, cgroups}, {ev: failed, attempt, code, error, at}, {ev: exit, attempt, code, at, oom}. A spawn of
-an attempt that runs, or whose `exit` file says that its start was tried, starts nothing and tells what there is to tell.
+an attempt that runs, or whose `exit` file says that its start was tried, starts nothing: it tells what became of it.
 """
 
 import errno
@@ -206,6 +206,7 @@ class Keeper:
     def _adopt(self, message: Message) -> None:
         """Watch a process that an earlier keeper started: how it ends cannot be learnt, only when."""
         if message["attempt"] in self.workers:
+            self.link.tell({"ev": "started", **self.workers[message["attempt"]].facts()})
             return
         trace = read_trace(message["exit"])
         worker = Worker(message["attempt"], message["pid"], message["exit"], list(trace.cgroups), trace.oom_before)
@@ -223,6 +224,8 @@ class Keeper:
         self.poll.register(worker.pidfd, select.POLLIN)
         if born(worker.pid) != message["born"]:  # looked at only now that the pidfd holds the number
             self._main_ended(worker, None)
+        else:
+            self.link.tell({"ev": "started", **worker.facts()})
 
     # ---- ending ------------------------------------------------------------------------------------------------------
 

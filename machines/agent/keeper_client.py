@@ -63,7 +63,7 @@ class KeeperClient:
         self.cgroups: Cgroups | None = None
         self.live: dict[str, Message] = {}  # when this keeper was reached
         self.keeper_pid = 0
-        self._listeners: dict[str, Callable[[Message], None]] = {}
+        self._listeners: dict[str, Callable[[Message], None] | None] = {}  # of attempts not yet ended
         self._replaced: list[Callable[[], None]] = []
         self._outgoing: list[Message] = []
         self._writer: asyncio.StreamWriter | None = None
@@ -87,12 +87,20 @@ class KeeperClient:
         """Called after another keeper had to be started: it knows nothing of earlier workers."""
         self._replaced.append(callback)
 
+    def off_replaced(self, callback: Callable[[], None]) -> None:
+        self._replaced.remove(callback)
+
     def listen(self, attempt: str, callback: Callable[[Message], None]) -> None:
         self._listeners[attempt] = callback
         for event in self._unclaimed.pop(attempt, []):
             callback(event)
 
+    def leave(self, attempt: str) -> None:
+        """Keep what is told of it for the next listener."""
+        self._listeners[attempt] = None
+
     def forget(self, attempt: str) -> None:
+        """It has ended."""
         self._listeners.pop(attempt, None)
 
     def send(self, message: Message) -> None:

@@ -14,8 +14,9 @@ import msgspec
 from machines.agent.runtimes.base import Exited, Failed, MemoryKills, Progress, RuntimeEvent
 from machines.protocol import Acknowledge, Assignments, EndReason, Order, Phase, PhaseAge, Report, Reports, Welcome
 
-SEQ_AFTER_RESTART = 1 << 20  # reports sent but not written down may have counted on: start above them
-SEQ_OF_UNKNOWN = 1 << 40  # of an attempt of which nothing is left: above whatever was reported of it
+SEQ_AFTER_RESTART = 1 << 16  # reports sent but not written down may have counted on: start above them
+SEQ_OF_UNKNOWN = (1 << 31) - 2  # of an attempt of which nothing is left: above whatever was reported of it
+MESSAGE_CHARACTERS = 4_000
 REPORTS_PER_FRAME = 200
 TAIL_BYTES_PER_FRAME = 256 * 1024
 
@@ -110,7 +111,7 @@ Effect: TypeAlias = Accept | Stop | Remove | Save | Leave
 
 
 class Supervisor:
-    """The state of one machine. `console` is the uid of the console it was joined to; empty: the first to welcome it."""
+    """The state of one machine. `console`: uid of the one it was joined to; empty: the first that welcomes it."""
 
     def __init__(self, console: str = "") -> None:
         self.console = console
@@ -133,7 +134,7 @@ class Supervisor:
             self.attempts[attempt.uid] = attempt
             if not attempt.ended:
                 self._live[attempt.uid] = attempt
-            if attempt.acknowledged < attempt.seq:
+            if not attempt.ended or attempt.acknowledged < attempt.seq:
                 attempt.seq += SEQ_AFTER_RESTART
                 self._unsent[attempt.uid] = None
 
@@ -188,8 +189,13 @@ class Supervisor:
             if attempt.forgotten:
                 del self.attempts[uid]
             elif attempt.ended:
+                attempt.log_tail = ""  # the console has it
                 self._unsaved[uid] = None
         return []
+
+    def on_removed_machine(self, now: float) -> list[Effect]:
+        """The machine was removed from its cluster: nothing here is wanted any more."""
+        return [effect for attempt in self._live.values() for effect in self._stop(attempt, StopCause.UNWANTED, now)]
 
     # ---- the runtime -------------------------------------------------------------------------------------------------
 
@@ -247,6 +253,24 @@ class Supervisor:
         return in_frames(reports)
 
     @property
+    def idle(self) -> bool:
+        return not self._live
+
+    @property
+    def live(self) -> list[Attempt]:
+        """Not ended, or not known to have."""
+        return list(self._live.values())
+
+    def known(self, limit: int) -> list[str]:
+        """Attempts not forgotten; where there are more, those that matter most to the console."""
+        uids = [uid for uid, attempt in self.attempts.items() if not attempt.forgotten]
+        if len(uids) <= limit:
+            return uids
+        settled = [uid for uid in uids if self.attempts[uid].ended and uid not in self._sent_at]
+        open_ones = [uid for uid in uids if uid not in set(settled)]
+        return [*open_ones, *reversed(settled)][:limit]
+
+    @property
     def waiting(self) -> bool:
         return bool(self._unsent) and self.welcome is not None
 
@@ -294,7 +318,7 @@ class Supervisor:
     def _end(self, attempt: Attempt, event: Exited | Failed, log_tail: str, now: float) -> list[Effect]:
         attempt.end_reason = end_reason(attempt, event)
         attempt.exit_code = event.exit_code
-        attempt.message = event.message if isinstance(event, Failed) else ""
+        attempt.message = event.message[:MESSAGE_CHARACTERS] if isinstance(event, Failed) else ""
         success = attempt.end_reason == EndReason.EXITED and event.exit_code == 0
         attempt.log_tail = "" if success else log_tail
         attempt.pull_progress = ""

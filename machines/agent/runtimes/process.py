@@ -77,14 +77,14 @@ class ProcessRuntime:
             if not trace.tried:
                 never.append(attempt)
                 continue
-            process = self._processes[attempt] = Process(item.folder, None, trace.cgroups)
-            process.oom_before = trace.oom_before
-            self.keeper.listen(attempt, partial(self._on_keeper, attempt))
-            if attempt not in self.keeper.live and attempt in self._processes:
+            self._processes[attempt] = Process(item.folder, None, trace.cgroups)
+            facts = self.keeper.live.get(attempt)
+            if facts is None:
                 lost.append(attempt)
-            elif attempt in self._processes:
-                self._started(attempt, self.keeper.live[attempt])
-        self._take_over(lost)
+            else:
+                self._started(attempt, facts)
+            self.keeper.listen(attempt, partial(self._on_keeper, attempt))
+        self._take_over([attempt for attempt in lost if attempt in self._processes])
         return never
 
     async def start(self, order: Order, folder: AttemptFolder) -> None:
@@ -116,8 +116,11 @@ class ProcessRuntime:
         """Its folder is all there is, and the agent removes that."""
 
     async def close(self) -> None:
+        """The keeper is shared: its owner closes it."""
         self._watch.cancel()
-        await self.keeper.close()
+        for attempt in self._processes:
+            self.keeper.leave(attempt)
+        self.keeper.off_replaced(self._keeper_replaced)
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
@@ -227,9 +230,6 @@ class ProcessRuntime:
             began = process.facts["born"] if process.facts else born(pid)
             exit_path = str(process.folder.exit)
             self.keeper.send({"op": "adopt", "attempt": attempt, "pid": pid, "born": began, "exit": exit_path})
-            if not process.running or attempt in leaders:
-                process.running = True
-                self._emit(Progress(attempt, Phase.RUNNING, now()))
 
 
 def refusal(order: Order, user: WorkerUser) -> str:

@@ -1,0 +1,75 @@
+"""What the machine declares to have: the host's own facts, or what its operator says instead."""
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+
+import pynvml
+
+from machines.protocol import Gpu, Inventory
+
+UNITS = {"": 1} | {
+    letter + ending: 1024**power
+    for power, letter in enumerate("KMGT", start=1)
+    for ending in ("", "i", "B", "iB")  # 64G is 64 GiB, as everywhere in Astra
+}
+
+
+def parse_memory(text: str) -> int:
+    """Bytes of `16Gi`, `16G` (binary) or a plain number of bytes. Raises ValueError with a sentence."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
+    if match is None or match[2] not in UNITS or float(match[1]) == 0:
+        raise ValueError(f"not an amount of memory: {text} (examples: 16Gi, 512Mi)")
+    return int(float(match[1]) * UNITS[match[2]])
+
+
+def simulated_gpus(text: str, machine_id: str) -> list[Gpu]:
+    """Of `8xH100-80GB`, or several such, by commas. Raises ValueError with a sentence."""
+    gpus: list[Gpu] = []
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        match = re.fullmatch(r"(\d+)x([A-Za-z0-9][\w.-]*)-(\d+[A-Za-z]+)", part, flags=re.ASCII)
+        if match is None:
+            raise ValueError(f"not a number of GPUs: {part} (example: 8xH100-80GB)")
+        for _ in range(int(match[1])):
+            index, model = len(gpus), f"{match[2]}-{match[3]}"
+            uuid = f"GPU-simulated-{machine_id[:12]}-{index}"
+            gpus.append(Gpu(index, uuid, model, parse_memory(match[3]), simulated=True))
+    return gpus
+
+
+def real_gpus() -> list[Gpu]:
+    """As NVML sees them, in PCI bus order; none without a driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        return [_real_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def take(
+    runtime: str,
+    *,
+    gpus: list[Gpu],
+    cpus: float | None = None,
+    memory_bytes: int | None = None,
+    labels: Mapping[str, str] | None = None,
+) -> Inventory:
+    """The host's cores and memory unless something else is declared."""
+    return Inventory(
+        hostname=socket.gethostname(),
+        runtime=runtime,
+        cpu_milli=round((cpus or len(os.sched_getaffinity(0))) * 1000),
+        memory_bytes=memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        gpus=gpus,
+        labels=dict(labels or {}),
+    )
+
+
+def _real_gpu(index: int) -> Gpu:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+    return Gpu(index, pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle), int(memory.total))

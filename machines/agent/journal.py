@@ -1,0 +1,200 @@
+"""What a machine must not forget when its agent ends, as files.
+
+    STATE-DIR/
+        token        the machine token (mode 600)
+        console      uid of the console that the machine belongs to
+        machine-id   marks this machine's containers
+        lock         held by the agent that runs
+        attempts/UID/{order,status,output.log,exit,work/}
+        removed/     attempts on their way out
+
+An order is written before anything is started for it; a status whenever a phase is reached. Writes are atomic (a
+temporary name, then a rename) and not synced to the disk: a killed agent loses nothing that was written, since the
+kernel holds it, and after a loss of power the workers are gone whatever the files say. The kernel's boot id tells the
+two apart: what was not over is then reported as MachineRebooted, and never started a second time.
+"""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from machines.agent import clock
+from machines.agent.runtimes.base import AttemptFolder
+from machines.agent.supervisor import Attempt
+from machines.protocol import Order, Phase
+
+log = logging.getLogger(__name__)
+
+
+class StateDirectoryError(Exception):
+    """The state directory cannot be used; the message is one clear line."""
+
+
+class Stamp(msgspec.Struct, frozen=True):
+    """Which boot's clock times were taken on, and that clock's zero as Unix seconds."""
+
+    boot: str
+    zero: float
+
+    def shift_from(self, other: "Stamp") -> float:
+        """What to add to the other's times."""
+        return 0.0 if other.boot == self.boot else other.zero - self.zero
+
+
+class Accepted(msgspec.Struct, frozen=True):
+    """The `order` file."""
+
+    stamp: Stamp
+    at: float
+    order: Order
+
+
+class Status(msgspec.Struct, frozen=True):
+    """The `status` file."""
+
+    stamp: Stamp
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class Kept:
+    """An attempt found on the disk, its times on this boot's clock."""
+
+    attempt: Attempt
+    order: Order
+    clock_shift: float
+    rebooted: bool  # since it was accepted
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_order = msgspec.msgpack.Decoder(Accepted).decode
+_decode_status = msgspec.msgpack.Decoder(Status).decode
+
+
+class Journal:
+    """The files of one machine. Open it before use: only one agent may."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.attempts = folder / "attempts"
+        self._removed = folder / "removed"
+        self.stamp = Stamp(clock.boot_id(), time.time() - clock.now())
+        self._lock = -1
+
+    def open(self) -> None:
+        """Make the folder, take its lock. Workers of another user pass through it, but cannot list it. Raises
+        StateDirectoryError."""
+        try:
+            for path in (self.folder, self.attempts):
+                path.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._removed.mkdir(mode=0o700, exist_ok=True)
+            self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise StateDirectoryError(f"another agent runs on {self.folder}") from error
+        except OSError as error:
+            raise StateDirectoryError(f"cannot use {self.folder}: {error.strerror}") from error
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    def attempt_folder(self, uid: str) -> AttemptFolder:
+        return AttemptFolder(self.attempts / uid)
+
+    # ---- the machine's own facts -------------------------------------------------------------------------------------
+
+    def read_text(self, name: str) -> str:
+        """Empty if there is no such file."""
+        with contextlib.suppress(FileNotFoundError):
+            return (self.folder / name).read_text().strip()
+        return ""
+
+    def write_text(self, name: str, text: str) -> None:
+        self._write(self.folder / name, text.encode())
+
+    def machine_id(self) -> str:
+        known = self.read_text("machine-id")
+        if not known:
+            known = uuid.uuid4().hex
+            self.write_text("machine-id", known)
+        return known
+
+    # ---- attempts ----------------------------------------------------------------------------------------------------
+
+    def accept(self, order: Order, attempt: Attempt) -> AttemptFolder:
+        """Raises OSError. Not atomic: nothing is started before it is whole, so half of it means nothing was."""
+        folder = self.attempt_folder(order.attempt)
+        folder.root.mkdir(mode=0o711, exist_ok=True)
+        accepted = Accepted(self.stamp, attempt.phases[0][1], order)
+        _write_file(folder.root / "order", _encode(accepted))
+        return folder
+
+    def save(self, attempt: Attempt) -> None:
+        """A status that cannot be written (a full disk) costs what it would have told after a restart, no more."""
+        try:
+            self._write(self.attempts / attempt.uid / "status", _encode(Status(self.stamp, attempt)))
+        except OSError as error:
+            log.error("the status of attempt %s is not written: %s", attempt.uid, error)
+
+    def remove(self, uid: str) -> None:
+        """Renamed first: half an attempt must not look like one that is still to be started."""
+        gone = self._removed / uid
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.attempts / uid, gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    def load(self) -> list[Kept]:
+        """All attempts of earlier agents, the oldest first."""
+        for leftover in self._removed.iterdir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        kept = [item for entry in self.attempts.iterdir() if (item := self._load(entry)) is not None]
+        return sorted(kept, key=lambda item: item.attempt.phases[0][1])
+
+    def _load(self, folder: Path) -> Kept | None:
+        try:
+            accepted = _decode_order((folder / "order").read_bytes())
+        except (OSError, msgspec.DecodeError) as error:
+            log.warning("%s holds no whole order: nothing was started for it, it is removed (%s)", folder, error)
+            self.remove(folder.name)
+            return None
+        order, rebooted = accepted.order, accepted.stamp.boot != self.stamp.boot
+        attempt = Attempt(
+            order.attempt,
+            order.time_limit_seconds,
+            order.stop_grace_seconds,
+            phases=[(Phase.PREPARING, accepted.at)],
+        )
+        stamp = accepted.stamp
+        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
+            status = _decode_status((folder / "status").read_bytes())
+            attempt, stamp = status.attempt, status.stamp
+        _shift(attempt, self.stamp.shift_from(stamp))
+        return Kept(attempt, order, self.stamp.shift_from(accepted.stamp), rebooted)
+
+    def _write(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(path.name + ".new")
+        _write_file(temporary, data)
+        os.rename(temporary, path)
+
+
+def _shift(attempt: Attempt, seconds: float) -> None:
+    attempt.phases = [(phase, at + seconds) for phase, at in attempt.phases]
+    attempt.stop_at += seconds
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(descriptor, data)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,289 @@
+"""One machine: its supervisor's decisions carried out on the journal, the runtime and the connection."""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Coroutine
+from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from typing import Any
+
+from machines.agent import clock, output
+from machines.agent.connection import Connection, MachineRemoved
+from machines.agent.journal import Journal, Kept
+from machines.agent.runtimes.base import Adoptable, CannotStart, Exited, Failed, Runtime, RuntimeEvent
+from machines.agent.supervisor import Accept, Attempt, Effect, Leave, Remove, Save, Stop, Supervisor
+from machines.protocol import (
+    VERSION,
+    Acknowledge,
+    Answer,
+    Assignments,
+    Call,
+    EndReason,
+    Failure,
+    Heartbeat,
+    Hello,
+    Inventory,
+    LogChunk,
+    Order,
+    ReadLog,
+    Reply,
+    Request,
+    ToAgent,
+    Welcome,
+)
+
+TICK_SECONDS = 0.5
+TRIM_SECONDS = 2  # between looks at how long the outputs have grown
+FLUSH_SPACING_SECONDS = 0.01  # news goes out at once, but under load several pieces in one frame
+ACCEPTED_NEWS_SECONDS = 0.05  # "order received" alone may wait for what comes of it
+RETRY_REMOVE_SECONDS = 5
+KNOWN_IN_HELLO = 25_000  # a frame of the agent is bounded
+STOP_GRACE_SECONDS = 30.0
+
+log = logging.getLogger(__name__)
+
+
+def agent_version() -> str:
+    try:
+        return version("astraconsole")
+    except PackageNotFoundError:
+        return "0"
+
+
+class Machine:
+    """Runs until cancelled; workers go on then. `journal` is open, and stays so."""
+
+    def __init__(self, name: str, console: str, journal: Journal, runtime: Runtime, inventory: Inventory) -> None:
+        self.name = name
+        self.journal = journal
+        self.runtime = runtime
+        self.inventory = inventory
+        self.supervisor = Supervisor(journal.read_text("console"))
+        self.connection = Connection(console, lambda: journal.read_text("token"), self)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._flushed_at = 0.0
+        self._heartbeat: asyncio.Task[None] | None = None
+        self._all_ended = asyncio.Event()
+        self._to_trim: set[str] = set()
+
+    async def run(self) -> None:
+        """Returns when the machine was removed from its cluster and its workers are gone. Raises RuntimeUnavailable."""
+        await self._take_up()
+        ticker = asyncio.create_task(self._tick())
+        try:
+            await self.connection.run()
+        except MachineRemoved as removed:
+            log.warning("%s: %s", self.name, removed)
+            self._perform(self.supervisor.on_removed_machine(clock.now()))
+            await self._all_ended.wait()
+        finally:
+            for task in (ticker, *self._tasks):
+                task.cancel()
+            await asyncio.gather(ticker, *self._tasks, return_exceptions=True)
+            await self.runtime.close()
+
+    async def _take_up(self) -> None:
+        """What an earlier agent left on this machine, before the console is asked for anything new."""
+        kept = self.journal.load()
+        self.supervisor.restore([item.attempt for item in kept])
+        await self.runtime.open(self.journal.machine_id(), self._on_event)
+        known = [item.attempt.uid for item in kept]
+        orders = {item.order.attempt: item.order for item in kept}
+        live = sorted((item for item in kept if not item.attempt.ended), key=lambda item: item.rebooted)
+        for rebooted, items in groupby(live, key=lambda item: item.rebooted):
+            adoptables = [self._adoptable(item) for item in items]
+            for uid in await self.runtime.adopt(adoptables, known, rebooted=rebooted):
+                self._spawn(self._start(orders[uid]))
+        if not live:
+            await self.runtime.adopt([], known, rebooted=False)
+        self._perform(self.supervisor.stops_pending(clock.now()))
+
+    def _adoptable(self, item: Kept) -> Adoptable:
+        running = len(item.attempt.phases) > 1
+        return Adoptable(item.order, self.journal.attempt_folder(item.order.attempt), running, item.clock_shift)
+
+    # ---- the connection ----------------------------------------------------------------------------------------------
+
+    def hello(self) -> Hello:
+        return Hello(
+            version=VERSION,
+            agent_version=agent_version(),
+            boot_id=self.journal.stamp.boot,
+            wall_clock=time.time(),
+            inventory=self.inventory,
+            stop_grace_seconds=STOP_GRACE_SECONDS,
+            attempts=self.supervisor.known(KNOWN_IN_HELLO),
+        )
+
+    def on_message(self, message: ToAgent) -> None:
+        match message:
+            case Welcome():
+                self._on_welcome(message)
+            case Assignments():
+                self._perform(self.supervisor.on_assignments(message, clock.now()))
+            case Acknowledge():
+                self._perform(self.supervisor.on_acknowledge(message))
+            case Call():
+                self._spawn(self._answer(message))
+
+    def on_disconnected(self) -> None:
+        self.supervisor.on_disconnected()
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
+
+    def _on_welcome(self, message: Welcome) -> None:
+        first = not self.supervisor.console
+        effects = self.supervisor.on_welcome(message)
+        self._perform(effects)
+        if effects:
+            return
+        if first:
+            self.journal.write_text("console", message.console)
+        log.info("%s: connected to %s", self.name, self.connection.url)
+        self._heartbeat = self._spawn(self._send_heartbeats(message.heartbeat_seconds))
+
+    async def _send_heartbeats(self, seconds: float) -> None:
+        while True:
+            await asyncio.sleep(seconds)
+            self.connection.send(Heartbeat(self.supervisor.applied_revision, time.time()))
+
+    # ---- carrying out ------------------------------------------------------------------------------------------------
+
+    def _perform(self, effects: list[Effect] | list[Stop]) -> None:
+        for effect in effects:
+            match effect:
+                case Accept(order, attempt):
+                    self._accept(order, attempt)
+                case Save(attempt):
+                    self.journal.save(attempt)
+                case Stop(uid, grace_seconds):
+                    self._spawn(self.runtime.stop(uid, grace_seconds))
+                case Remove(uid):
+                    self._spawn(self._remove(uid))
+                case Leave(reason):
+                    log.error("%s: %s", self.name, reason)
+                    self.connection.leave()
+        if self.supervisor.idle:
+            self._all_ended.set()
+        else:
+            self._all_ended.clear()
+        self._plan_flush()
+
+    def _accept(self, order: Order, attempt: Attempt) -> None:
+        try:
+            self.journal.accept(order, attempt)
+        except OSError as error:
+            message = f"the machine cannot write its folder: {error.strerror}"
+            self._on_event(Failed(order.attempt, clock.now(), EndReason.START_FAILED, message))
+            return
+        self._spawn(self._start(order))
+
+    async def _start(self, order: Order) -> None:
+        folder = self.journal.attempt_folder(order.attempt)
+        try:
+            await self.runtime.start(order, folder)
+        except CannotStart as error:
+            self._on_event(Failed(order.attempt, clock.now(), error.reason, error.message, error.exit_code))
+        except Exception as error:
+            log.exception("%s: attempt %s cannot be started", self.name, order.attempt)
+            self._on_event(Failed(order.attempt, clock.now(), EndReason.START_FAILED, str(error) or repr(error)))
+            await self.runtime.remove(order.attempt)
+
+    async def _remove(self, uid: str) -> None:
+        while True:
+            try:
+                await self.runtime.remove(uid)
+                break
+            except Exception:
+                log.exception("%s: attempt %s cannot be removed yet", self.name, uid)
+                await asyncio.sleep(RETRY_REMOVE_SECONDS)
+        await asyncio.to_thread(self.journal.remove, uid)
+        self._perform(self.supervisor.on_removed(uid, clock.now()))
+
+    def _on_event(self, event: RuntimeEvent) -> None:
+        tail = ""
+        if isinstance(event, Exited | Failed):
+            tail = output.last_lines(self.journal.attempt_folder(event.attempt).output)
+            self._to_trim.add(event.attempt)
+        self._perform(self.supervisor.on_event(event, tail, clock.now()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+        return task
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s: %r", self.name, error, exc_info=error)
+
+    # ---- telling -----------------------------------------------------------------------------------------------------
+
+    def _plan_flush(self) -> None:
+        if not self.supervisor.waiting:
+            return
+        loop = asyncio.get_running_loop()
+        pause = 0.0 if self.supervisor.urgent else ACCEPTED_NEWS_SECONDS
+        at = max(loop.time() + pause, self._flushed_at + FLUSH_SPACING_SECONDS)
+        if self._flush_timer is not None:
+            if self._flush_timer.when() <= at:
+                return
+            self._flush_timer.cancel()
+        self._flush_timer = loop.call_at(at, self._flush)
+
+    def _flush(self) -> None:
+        self._flush_timer = None
+        self._flushed_at = asyncio.get_running_loop().time()
+        for frame in self.supervisor.take_reports(clock.now()):
+            self.connection.send(frame)
+
+    async def _tick(self) -> None:
+        trim_at = 0.0
+        while True:
+            self._perform(self.supervisor.on_tick(clock.now()))
+            if clock.now() >= trim_at and self.supervisor.welcome is not None:
+                trim_at = clock.now() + TRIM_SECONDS
+                await self._trim(self.supervisor.welcome.log_keep_bytes)
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _trim(self, keep: int) -> None:
+        uids = {*self._to_trim, *(attempt.uid for attempt in self.supervisor.live)}
+        self._to_trim.clear()
+        if uids:
+            paths = [self.journal.attempt_folder(uid).output for uid in uids]
+            await asyncio.to_thread(output.drop_oldest, paths, keep)
+
+    # ---- answering ---------------------------------------------------------------------------------------------------
+
+    async def _answer(self, call: Call) -> None:
+        try:
+            answer = await asyncio.wait_for(self._read(call.request), call.deadline_seconds)
+        except TimeoutError:
+            answer = Failure("deadline", "the machine could not read it in time")
+        except FileNotFoundError:
+            answer = Failure("not_found", "this machine has no output of that attempt")
+        except OSError as error:
+            answer = Failure("internal", f"the machine cannot read its output: {os.strerror(error.errno or 0)}")
+        self.connection.send(Reply(call.id, answer))
+
+    async def _read(self, request: Request) -> Answer:
+        """Whether more can follow is looked at before reading: what ends meanwhile is told by the next answer."""
+        attempt = self.supervisor.attempts.get(request.attempt)
+        if attempt is None:
+            raise FileNotFoundError
+        ended = attempt.ended
+        path = self.journal.attempt_folder(request.attempt).output
+        try:
+            if isinstance(request, ReadLog):
+                piece = await asyncio.to_thread(output.read, path, request.start, request.limit)
+            else:
+                piece = await asyncio.to_thread(output.read_tail, path, request.lines, request.limit)
+        except FileNotFoundError:
+            if attempt.forgotten:
+                raise
+            return LogChunk(0, b"", 0, ended)  # it has not come to writing anything, or never did
+        return LogChunk(piece.start, piece.data, piece.next, ended and piece.whole)

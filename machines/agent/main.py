@@ -1,0 +1,256 @@
+"""`astra-agent`: join a machine to a console, and run it; or run the several machines of a local console."""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import click
+import httpx
+import msgspec
+
+from machines.agent import inventory
+from machines.agent.journal import Journal, StateDirectoryError
+from machines.agent.keeper_client import KeeperClient
+from machines.agent.machine import Machine, agent_version
+from machines.agent.runtimes.base import Runtime, RuntimeUnavailable
+from machines.agent.runtimes.docker import DockerRuntime
+from machines.agent.runtimes.docker_engine import find_engine
+from machines.agent.runtimes.process import ProcessRuntime
+from machines.agent.runtimes.simulated import SimulatedRuntime
+from machines.protocol import Gpu, JoinAnswer, JoinRequest
+
+RUNTIMES = ("auto", "docker", "process", "simulated")
+RETRY_SECONDS = 5
+JOIN_SECONDS = 30
+
+log = logging.getLogger(__name__)
+
+
+class Options(msgspec.Struct, forbid_unknown_fields=True):
+    """One machine, as the command line or an entry of `local`'s file gives it."""
+
+    console: str
+    name: str
+    state_dir: str
+    runtime: str = "auto"
+    token: str = ""  # else what the state directory holds
+    simulate_gpus: str = ""
+    cpus: float | None = None
+    memory_bytes: int | None = None
+    labels: dict[str, str] = {}
+
+
+@dataclass
+class Agent:
+    """The machines of this process, with one keeper for all."""
+
+    machines: Sequence[Options]
+    keeper_folder: Path
+    _keeper: KeeperClient = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._keeper = KeeperClient(self.keeper_folder)
+
+    async def run(self) -> None:
+        """Until SIGTERM or SIGINT: workers go on then. Or until all machines were removed from their cluster."""
+        journals = [self._open(options) for options in self.machines]
+        tasks = [
+            asyncio.create_task(self._keep_running(options, journal))
+            for options, journal in zip(self.machines, journals, strict=True)
+        ]
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, lambda: [task.cancel() for task in tasks])
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._keeper.close()
+        for journal in journals:
+            journal.close()
+
+    def _open(self, options: Options) -> Journal:
+        journal = Journal(Path(options.state_dir))
+        journal.open()
+        if options.token:
+            journal.write_text("token", options.token)
+        return journal
+
+    async def _keep_running(self, options: Options, journal: Journal) -> None:
+        """A machine whose runtime is away, or that broke down, begins again from its journal."""
+        told = ""
+        while True:
+            try:
+                await self._machine(options, journal).run()
+                return
+            except RuntimeUnavailable as error:
+                if str(error) != told:
+                    log.warning("%s: %s", options.name, error)
+                told = str(error)
+            except Exception:
+                log.exception("%s: begins again from its journal", options.name)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    def _machine(self, options: Options, journal: Journal) -> Machine:
+        gpus = inventory.simulated_gpus(options.simulate_gpus, journal.machine_id()) or inventory.real_gpus()
+        runtime = self._runtime(options, gpus)
+        declared = inventory.take(
+            runtime.name,
+            gpus=gpus,
+            cpus=options.cpus,
+            memory_bytes=options.memory_bytes,
+            labels=options.labels,
+        )
+        return Machine(options.name, options.console, journal, runtime, declared)
+
+    def _runtime(self, options: Options, gpus: Iterable[Gpu]) -> Runtime:
+        engine = find_engine() if options.runtime in ("auto", "docker") else None
+        if options.runtime == "simulated":
+            return SimulatedRuntime()
+        if engine is not None:
+            log.info("%s: runs containers by %s", options.name, engine)
+            return DockerRuntime(engine, gpus)
+        if options.runtime == "docker":
+            raise RuntimeUnavailable("neither Docker nor Podman answers on its socket")
+        log.info("%s: runs host processes, images are not used", options.name)
+        return ProcessRuntime(self._keeper)
+
+
+@click.group()
+@click.option("--verbose", is_flag=True, help="Log every step.")
+def main(verbose: bool) -> None:
+    """Runs the work of an Astra console on this machine."""
+    level = logging.DEBUG if verbose else logging.INFO
+    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s")
+    for name in ("websockets", "httpx", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@main.command()
+@click.option("--console", required=True, metavar="URL", help="The console's address.")
+@click.option("--state-dir", required=True, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--name", default=socket.gethostname, help="The machine's name (default: the host's).")
+@click.option("--join-token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Join first.")
+@click.option("--runtime", default="auto", type=click.Choice(RUNTIMES), show_default=True)
+@click.option("--simulate-gpus", default="", metavar="8xH100-80GB", help="Claim GPUs that are not there.")
+@click.option("--cpus", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Cores to declare.")
+@click.option("--memory", metavar="16Gi", help="Memory to declare.")
+@click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the machine; repeatable.")
+def run(
+    console: str,
+    state_dir: Path,
+    name: str,
+    join_token_file: Path | None,
+    runtime: str,
+    simulate_gpus: str,
+    cpus: float | None,
+    memory: str | None,
+    labels: tuple[str, ...],
+) -> None:
+    """Run this machine. SIGTERM ends the agent, not its workers: the next one takes them up."""
+    if join_token_file is not None and not (state_dir / "token").exists():
+        _join(console, state_dir, name, join_token_file.read_text().strip())
+    if not (state_dir / "token").exists():
+        raise click.ClickException(f"{state_dir} holds no token: join first (astra-agent join)")
+    try:
+        memory_bytes = inventory.parse_memory(memory) if memory else None
+        inventory.simulated_gpus(simulate_gpus, "")
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    options = Options(
+        console=console,
+        name=name,
+        state_dir=str(state_dir),
+        runtime=runtime,
+        simulate_gpus=simulate_gpus,
+        cpus=cpus,
+        memory_bytes=memory_bytes,
+        labels=_parse_labels(labels),
+    )
+    _run([options], state_dir / "keeper")
+
+
+@main.command()
+@click.option("--config", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def local(config: Path) -> None:
+    """Run the machines of a local console in one process. The file is a JSON list of objects: console, name, state_dir,
+    and optionally token, runtime, simulate_gpus, cpus, memory_bytes, labels."""
+    try:
+        machines = msgspec.convert(json.loads(config.read_text()), list[Options])
+        for options in machines:
+            inventory.simulated_gpus(options.simulate_gpus, "")
+    except (ValueError, msgspec.ValidationError) as error:
+        raise click.ClickException(f"{config}: {error}") from error
+    _run(machines, config.resolve().parent / "keeper")
+
+
+@main.command()
+@click.option("--console", required=True, metavar="URL", help="The console's address.")
+@click.option("--state-dir", required=True, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--name", default=socket.gethostname, help="The machine's name (default: the host's).")
+@click.option("--token", envvar="ASTRA_JOIN_TOKEN", help="The join token; or in the environment: ASTRA_JOIN_TOKEN.")
+@click.option("--join-token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def join(console: str, state_dir: Path, name: str, token: str | None, join_token_file: Path | None) -> None:
+    """Join this machine to a console, once; `run` then runs it."""
+    secret = join_token_file.read_text().strip() if join_token_file else token
+    if not secret:
+        raise click.ClickException("give the join token: --token, --join-token-file or ASTRA_JOIN_TOKEN")
+    click.echo(f"Joined as {_join(console, state_dir, name, secret)}")
+
+
+def _join(console: str, state_dir: Path, name: str, secret: str) -> str:
+    """Exchange the join token for the machine's own; returns the machine's name."""
+    body = msgspec.json.encode(JoinRequest(name, socket.gethostname(), agent_version()))
+    headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
+    try:
+        response = httpx.post(
+            f"{console.rstrip('/')}/agent/v1/join", content=body, headers=headers, timeout=JOIN_SECONDS
+        )
+        response.raise_for_status()
+        answer = msgspec.json.decode(response.content, type=JoinAnswer)
+    except httpx.HTTPStatusError as error:
+        raise click.ClickException(f"the console refuses: {_message(error.response)}") from error
+    except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError) as error:
+        raise click.ClickException(f"cannot join {console}: {error}") from error
+    journal = Journal(state_dir)
+    try:
+        journal.open()
+    except StateDirectoryError as error:
+        raise click.ClickException(str(error)) from error
+    journal.write_text("token", answer.token)
+    journal.write_text("console", answer.console)
+    journal.close()
+    return answer.machine
+
+
+def _message(response: httpx.Response) -> str:
+    try:
+        return str(response.json()["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"HTTP {response.status_code}"
+
+
+def _parse_labels(labels: Iterable[str]) -> dict[str, str]:
+    parsed: dict[str, str] = {}
+    for label in labels:
+        key, equals, value = label.partition("=")
+        if not key or not equals:
+            raise click.ClickException(f"not a label: {label} (KEY=VALUE)")
+        parsed[key] = value
+    return parsed
+
+
+def _run(machines: Sequence[Options], keeper_folder: Path) -> None:
+    os.umask(0o022)
+    try:
+        asyncio.run(Agent(machines, keeper_folder).run())
+    except StateDirectoryError as error:
+        raise click.ClickException(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Hollow machines: attempts that only pass time, for load and for demonstrations. The protocol is the real one.
+
+The order's environment says what happens: ASTRA_SIMULATE_SECONDS how long it runs (0), ASTRA_SIMULATE_EXIT_CODE how it
+ends (0), ASTRA_SIMULATE_PULL_SECONDS how long its image takes (0), ASTRA_SIMULATE_LINES how many lines it writes (3).
+`sleep N` as the command runs for N seconds. What runs goes on across a restart of the agent, as a real worker would.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from machines.agent.clock import now
+from machines.agent.runtimes.base import (
+    Adoptable,
+    AttemptFolder,
+    CannotStart,
+    Exited,
+    Failed,
+    Listener,
+    Progress,
+)
+from machines.protocol import EndReason, Order, Phase
+
+TERMINATED = 143
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will happen."""
+
+    began: float
+    seconds: float
+    exit_code: int
+    lines: int
+
+    def write(self, folder: AttemptFolder) -> None:
+        lines = (f"simulated line {number} of {self.lines}\n" for number in range(1, self.lines + 1))
+        folder.output.write_text("".join(lines))
+        (folder.root / "simulated").write_text(json.dumps(asdict(self)))
+
+
+class SimulatedRuntime:
+    name = "simulated"
+
+    def __init__(self) -> None:
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._pulls: dict[str, asyncio.Task[None]] = {}
+        self._emit: Listener
+
+    async def open(self, machine_id: str, emit: Listener) -> None:
+        self._emit = emit
+
+    async def adopt(self, attempts: Sequence[Adoptable], known: Sequence[str], *, rebooted: bool) -> Sequence[str]:
+        never: list[str] = []
+        for item in attempts:
+            path = item.folder.root / "simulated"
+            if rebooted:
+                self._emit(Failed(item.order.attempt, now(), EndReason.MACHINE_REBOOTED))
+            elif path.exists():
+                self._run(item.order.attempt, Plan(**json.loads(path.read_text())))
+            else:
+                never.append(item.order.attempt)
+        return never
+
+    async def start(self, order: Order, folder: AttemptFolder) -> None:
+        try:
+            pull_seconds = number(order.env, "ASTRA_SIMULATE_PULL_SECONDS", 0)
+            plan = plan_of(order)
+        except ValueError as error:
+            raise CannotStart(EndReason.REFUSED, str(error)) from error
+        if pull_seconds:
+            self._emit(Progress(order.attempt, Phase.PULLING, now()))
+            self._pulls[order.attempt] = asyncio.create_task(asyncio.sleep(pull_seconds))
+            await asyncio.wait([self._pulls[order.attempt]])
+            if self._pulls.pop(order.attempt).cancelled():
+                raise CannotStart(EndReason.STOPPED, "")
+            plan = plan_of(order)
+        plan.write(folder)
+        self._run(order.attempt, plan)
+
+    async def stop(self, attempt: str, grace_seconds: float) -> None:
+        """A simulated worker ends by SIGTERM at once."""
+        pull, timer = self._pulls.get(attempt), self._timers.pop(attempt, None)
+        if pull is not None:
+            pull.cancel()
+        if timer is not None:
+            timer.cancel()
+            self._emit(Exited(attempt, now(), TERMINATED))
+
+    async def remove(self, attempt: str) -> None:
+        """Its folder is all there is, and the agent removes that."""
+
+    async def close(self) -> None:
+        for timer in self._timers.values():
+            timer.cancel()
+        for pull in self._pulls.values():
+            pull.cancel()
+
+    def _run(self, attempt: str, plan: Plan) -> None:
+        self._emit(Progress(attempt, Phase.RUNNING, plan.began))
+        seconds = max(0.0, plan.began + plan.seconds - now())
+        self._timers[attempt] = asyncio.get_running_loop().call_later(seconds, self._end, attempt, plan)
+
+    def _end(self, attempt: str, plan: Plan) -> None:
+        if self._timers.pop(attempt, None) is not None:
+            self._emit(Exited(attempt, max(plan.began + plan.seconds, 0), plan.exit_code))
+
+
+def plan_of(order: Order) -> Plan:
+    """Raises ValueError with a sentence."""
+    argv = [order.command, *order.args] if order.command else order.args
+    slept = float(argv[1]) if len(argv) == 2 and argv[0] == "sleep" and argv[1].replace(".", "", 1).isdigit() else 0
+    return Plan(
+        began=now(),
+        seconds=number(order.env, "ASTRA_SIMULATE_SECONDS", slept),
+        exit_code=int(number(order.env, "ASTRA_SIMULATE_EXIT_CODE", 0)),
+        lines=int(number(order.env, "ASTRA_SIMULATE_LINES", 3)),
+    )
+
+
+def number(environment: Mapping[str, str], name: str, default: float) -> float:
+    try:
+        value = float(environment.get(name, default))
+    except ValueError:
+        value = -1
+    if not 0 <= value < 1e9:
+        raise ValueError(f"{name} is not a number of use here: {environment[name]}")
+    return value
