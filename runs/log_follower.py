@@ -42,11 +42,9 @@ class Position:
     @classmethod
     def parse(cls, text: str) -> "Position":
         """Raises ValidationError."""
-        parts = (
-            [int(part) for part in text.split(".")]
-            if re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18}){4}", text, re.ASCII)
-            else []
-        )
+        if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18}){4}", text, re.ASCII):
+            raise cls._refusal()
+        attempt, *places = (int(part) for part in text.split("."))
         if not places[0] <= places[1] <= places[2]:
             raise cls._refusal()
         return cls(attempt, Place(*places))
@@ -218,7 +216,7 @@ async def advance(followed: Followed, position: Position | None, read: Read) -> 
             step, place = [Item(source.number, Mark(error.message))], position.place  # superseded: go on without it
         items += step
         position = Position(source.number, place)
-        if following is None or not log_ended:
+        if following is None or not (log_ended or source.over):
             return _closed(followed, log_ended, Batch(items[-SHOWN_LINES:], position, "live"))
         began = Mark(f"attempt {following.number} began", following.placed_at, f", on {following.machine_name}")
         items.append(Item(following.number, began))

@@ -48,9 +48,7 @@ def line_html(line: Line, attempt: int, find: str = "", hidden: bool = False) ->
     attributes = ' class="error"' if looks_like_error(line.text) else ""
     attributes += " hidden" if hidden else ""
     note = f' <small class="faint">… {escape(line.cut_note)}</small>' if line.is_cut else ""
-    link = (
-        f'<a href="?attempt={attempt}&amp;at={line.offset}#{name}" title="Link to this line">{line.number or "·"}</a>'
-    )
+    link = f'<a href="#{name}" title="Link to this line">{line.number or "·"}</a>'
     return f'<li id="{name}"{attributes}>{link}<span>{text_html(line, find)}{note}</span></li>'
 
 

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from runs.views import actions, listing, new_run, run, worker
+from runs.views import actions, listing, logs, new_run, run, worker
 
 urlpatterns = [
     path("o/<slug:org>/w/<slug:ws>", listing.home, name="workspace"),
@@ -14,5 +14,11 @@ urlpatterns = [
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/stop", actions.stop_run, name="stop_run"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/delete", actions.delete_run, name="delete_run"),
     path("o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<slug:name>", worker.worker, name="worker"),
+    path("o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<slug:name>/log/lines", logs.log_lines, name="log_lines"),
+    path(
+        "o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<slug:name>/log/download",
+        logs.log_download,
+        name="log_download",
+    ),
     path("o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<slug:name>/stop", actions.stop_worker, name="stop_worker"),
 ]

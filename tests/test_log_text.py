@@ -190,4 +190,4 @@ def test_what_was_looked_for_is_marked() -> None:
 
 def test_a_line_has_a_permanent_link() -> None:
     (line,) = display_lines(b"Traceback", start=90)
-    assert line_html(line, 2).startswith('<li id="L2.90" class="error"><a href="?attempt=2&amp;at=90#L2.90"')
+    assert line_html(line, 2).startswith('<li id="L2.90" class="error"><a href="#L2.90"')

@@ -18,6 +18,7 @@ from runs.spec import load_spec
 from runs.state_machine import RUN_ENDED, RunState
 from runs.views import facts
 from runs.views.context import context_of
+from runs.views.logs import log_tab
 
 TABS = ("workers", "logs", "history")
 WORKERS_SHOWN = 200  # of a large array; the others are a page away
@@ -72,8 +73,14 @@ def _tab(request: HttpRequest, run: Run, workers: list[Worker], tab: str) -> dic
     if tab == "history":
         return {"history": queries.history_of_run(run)}
     if tab == "logs":
-        return {}
+        return {} if is_partial(request) else log_tab(request, _chosen(request, workers), workers)
     first = request.GET.get("from", "0")
     start = int(first) if first.isdecimal() and len(first) < 7 else 0
     end = start + WORKERS_SHOWN
     return {"workers": workers[start:end], "next_rank": end if end < len(workers) else None, "start": start}
+
+
+def _chosen(request: HttpRequest, workers: list[Worker]) -> Worker | None:
+    """Whose log to show: the one that was asked for, or the first."""
+    wanted = request.GET.get("worker", "")
+    return next((worker for worker in workers if worker.name == wanted), workers[0] if workers else None)
