@@ -1,0 +1,427 @@
+"""What machines report: phases into history, ends into outcomes, and everything that must not move a worker."""
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from machines import inbox
+from machines.models import Assignment
+from machines.protocol import EndReason, Phase
+from runs.models import Transition
+from runs.services import lost, reports, restarting
+from runs.services.deleting import delete_run
+from runs.services.stopping import stop_worker
+from tests import builders as make
+from tests.builders import T0, after
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def editor():
+    return make.access(make.workspace())
+
+
+@pytest.fixture
+def east(editor):
+    return make.cluster(editor.workspace)
+
+
+@pytest.fixture
+def on(east):
+    return make.machine(east, "gpu-08")
+
+
+@pytest.fixture
+def running(editor, east, on):
+    """A running worker of a run `llama` with the default policy; more of `asked` by calling it."""
+
+    def start(now=T0, **asked):
+        worker = make.workers(make.submit(editor, east, **asked))[0]
+        return worker, make.run_on(worker, on, now)
+
+    return start
+
+
+def state_of(worker):
+    worker.refresh_from_db()
+    worker.run.refresh_from_db()
+    return worker.state, worker.reason
+
+
+# ---- phases ----
+
+
+def test_phases_become_transitions_at_the_times_the_machine_tells(editor, east, on) -> None:
+    worker = make.workers(make.submit(editor, east))[0]
+    attempt = make.place(worker, on, now=after(1))
+    phases = [(Phase.PREPARING, 9.0), (Phase.PULLING, 8.0), (Phase.STARTING, 2.0), (Phase.RUNNING, 1.5)]
+    make.report(attempt, *phases, at=after(20))
+    assert list(worker.transitions.order_by("id").values_list("state", "reason", "at", "actor")) == [
+        ("Pending", "Run created", T0, editor.actor),
+        ("Preparing", "Placed on gpu-08", after(1), "scheduler"),
+        ("Pulling", "Pulling busybox", after(12), "machine gpu-08"),
+        ("Starting", "Starting the container", after(18), "machine gpu-08"),
+        ("Running", "Container running", after(18.5), "machine gpu-08"),
+    ]
+    assert state_of(worker) == ("Running", "Container running")
+    assert (worker.run.state, worker.run.reason, worker.run.started_at) == (
+        "Running",
+        "1 of 1 workers running",
+        after(18.5),
+    )
+    make.check_invariants()
+
+
+def test_one_report_of_a_whole_short_life_leaves_the_whole_history(editor, east, on) -> None:
+    worker = make.workers(make.submit(editor, east))[0]
+    make.report_end(make.place(worker, on), ran=0.2, at=after(5))
+    assert [state for state, _ in make.moves_of(worker)] == ["Pending", "Preparing", "Starting", "Running", "Completed"]
+    assert make.moves_of(worker.run) == [
+        ("Pending", "Run created"),
+        ("Starting", "0 of 1 workers running"),
+        ("Running", "1 of 1 workers running"),
+        ("Completed", "1 of 1 workers completed"),
+    ]
+    make.check_invariants()
+
+
+@pytest.mark.parametrize("ago", [-3600.0, 86400.0 * 365])
+def test_no_time_is_before_the_previous_transition_or_in_the_future(editor, east, on, ago) -> None:
+    worker = make.workers(make.submit(editor, east))[0]
+    make.report(make.place(worker, on, now=after(1)), (Phase.RUNNING, ago), at=after(5))
+    newest = worker.transitions.latest("id")
+    assert after(1) <= newest.at <= after(5)
+
+
+def test_pull_progress_is_shown_and_not_recorded(editor, east, on) -> None:
+    worker = make.workers(make.submit(editor, east))[0]
+    attempt = make.place(worker, on)
+    make.report(attempt, (Phase.PULLING, 1.0), pull_progress="20 %")
+    make.report(attempt, (Phase.PULLING, 2.0), pull_progress="61 %")
+    assert state_of(worker) == ("Pulling", "Pulling busybox: 61 %")
+    assert [reason for _, reason in make.moves_of(worker)] == ["Run created", "Placed on gpu-08", "Pulling busybox"]
+
+
+def test_why_a_machine_still_prepares_is_shown(editor, east, on) -> None:
+    worker = make.workers(make.submit(editor, east))[0]
+    make.report(make.place(worker, on), (Phase.PREPARING, 1.0), message="waiting for external secret hf-token")
+    assert state_of(worker) == ("Preparing", "waiting for external secret hf-token")
+
+
+# ---- ends ----
+
+
+def test_exit_code_0_completes_and_frees_the_room(running) -> None:
+    worker, attempt = running()
+    make.report_end(attempt, ran=60, at=after(60))
+    attempt.refresh_from_db()
+    assert state_of(worker) == ("Completed", "Exited with code 0")
+    assert (attempt.exit_code, attempt.end_reason, attempt.released_at) == (0, "Exited", after(60))
+    assert (worker.run.state, worker.run.ended_at) == ("Completed", after(60))
+    assert not Assignment.objects.exists()
+    make.check_invariants()
+
+
+def test_a_failure_waits_and_restarts_with_what_it_left(running) -> None:
+    worker, attempt = running()
+    make.report_end(attempt, exit_code=3, log_tail="step 1\nKilled\n", at=after(60))
+    assert state_of(worker) == ("Restarting", "Exited with code 3")
+    assert (worker.restart_at, worker.restarts, worker.failures_in_row, worker.exit_code) == (after(70), 1, 1, 3)
+    assert worker.last_failure == {
+        "reason": "Exited with code 3",
+        "failed_at": "2026-10-01T01:03:11.402117+00:00",
+        "exit_code": 3,
+        "log_tail": "step 1\nKilled\n",
+    }
+    assert (worker.run.state, worker.run.restarts) == ("Pending", 1)
+    make.check_invariants()
+
+
+def test_a_due_restart_goes_back_to_the_scheduler_and_not_before(running, on) -> None:
+    worker, attempt = running()
+    make.report_end(attempt, exit_code=1, at=after(60))
+    assert restarting.start_due(after(69)) == 0
+    assert restarting.start_due(after(70)) == 1
+    assert restarting.start_due(after(70)) == 0
+    assert state_of(worker) == ("Pending", "Restarting: attempt 2")
+    again = make.place(worker, on, now=after(71))
+    worker.refresh_from_db()
+    assert (again.number, worker.exit_code, worker.restart_at) == (2, None, None)
+    make.check_invariants()
+
+
+def test_ten_restarts_in_a_row_use_up_the_budget(running, on) -> None:
+    worker, attempt = running()
+    now = 0
+    for failure in range(11):
+        make.report_end(attempt, exit_code=7, at=after(now + 1))
+        worker.refresh_from_db()
+        if failure < 10:
+            assert worker.state == "Restarting"
+            now += 1000
+            restarting.start_due(after(now))
+            attempt = make.run_on(worker, on, after(now))
+    assert state_of(worker) == ("Failed", "Retry budget exhausted after 10/10 restarts")
+    assert worker.last_failure["reason"] == "Exited with code 7"
+    assert worker.run.reason == f"Worker {worker.name} failed on gpu-08: Retry budget exhausted after 10/10 restarts"
+    assert worker.restarts == 10
+    make.check_invariants()
+
+
+def test_ten_minutes_running_reset_the_budget(running) -> None:
+    worker, attempt = running()
+    type(worker).objects.update(failures_in_row=10)
+    make.report_end(attempt, exit_code=7, ran=600, at=after(600))
+    assert state_of(worker) == ("Restarting", "Exited with code 7")
+    assert worker.failures_in_row == 1
+
+
+def test_a_time_out_fails_for_good_and_names_the_limit(running) -> None:
+    worker, attempt = running(name="resnet50", template={"time_limit_seconds": 43200})
+    make.report_end(attempt, exit_code=143, reason=EndReason.TIME_LIMIT, at=after(43200))
+    assert state_of(worker) == ("Failed", "Exceeded its time limit of 12h")
+    assert worker.run.reason == "Worker resnet50-0: Exceeded its time limit of 12h"
+
+
+def test_an_unknown_exit_code_is_null_and_never_completed(running) -> None:
+    worker, attempt = running(template={"restart_policy": "Never"})
+    make.report_end(attempt, exit_code=None)
+    assert state_of(worker)[0] == "Failed"
+    assert worker.exit_code is None
+    assert worker.last_failure["exit_code"] is None
+
+
+def test_a_pull_error_ends_the_worker_in_the_engines_words(editor, east, on) -> None:
+    worker = make.workers(make.submit(editor, east))[0]
+    attempt = make.place(worker, on)
+    phases = [(Phase.PREPARING, 3.0), (Phase.PULLING, 2.0), (Phase.ENDED, 0.0)]
+    make.report(attempt, *phases, end_reason=EndReason.IMAGE_PULL, message="manifest unknown")
+    assert state_of(worker) == ("Failed", "ErrImagePull: manifest unknown")
+
+
+def test_the_last_failures_log_is_cut_to_50_lines_and_16_kib(running) -> None:
+    worker, attempt = running(template={"restart_policy": "Never"})
+    make.report_end(attempt, exit_code=1, log_tail="".join(f"{n} {'é' * 400}\n" for n in range(100)))
+    worker.refresh_from_db()
+    tail = worker.last_failure["log_tail"]
+    assert tail.endswith("99 " + "é" * 400 + "\n")
+    assert len(tail.encode()) <= 16 * 1024 + 1
+    assert tail.count("\n") <= 50
+    assert "\ufffd" not in tail
+
+
+def test_a_killed_child_is_a_remark_and_changes_nothing(running) -> None:
+    worker, attempt = running()
+    make.report(attempt, (Phase.RUNNING, 9.0), process_oom_kills=1)
+    make.report(attempt, (Phase.RUNNING, 9.0), process_oom_kills=1)
+    assert state_of(worker) == ("Running", "Container running")
+    remarks = [reason for _, reason in make.moves_of(worker) if "killed" in reason]
+    assert remarks == ["1 process was killed for memory; the worker goes on"]
+
+
+# ---- several workers ----
+
+
+def test_the_first_failure_by_time_names_the_run(editor, east) -> None:
+    machines = [make.machine(east, "gpu-07"), make.machine(east, "gpu-08")]
+    run = make.submit(editor, east, "llama", node_selection={"count": 2}, template={"restart_policy": "Never"})
+    attempts = [make.run_on(worker, on) for worker, on in zip(make.workers(run), machines, strict=True)]
+    said = [
+        make.told(attempt, (Phase.RUNNING, 9.0), (Phase.ENDED, ago), exit_code=code, end_reason=EndReason.EXITED)
+        for attempt, ago, code in zip(attempts, (1.0, 4.0), (134, 1), strict=True)
+    ]
+    entries = [make.entry(on, after(60), report) for on, report in zip(machines, said, strict=True)]
+    reports.apply(entries, after(60))
+    run.refresh_from_db()
+    assert run.reason == "Worker llama-1 failed on gpu-08: Exited with code 1"
+    make.check_invariants()
+
+
+def test_fail_job_stops_the_siblings_and_fails_when_they_are_gone(editor, east, on) -> None:
+    run = make.submit(editor, east, "llama", node_selection={"count": 3}, on_failure="FailJob")
+    zero, one, two = make.workers(run)
+    attempts = [make.run_on(worker, on) for worker in (zero, one)]
+    make.report_end(attempts[1], exit_code=1, at=after(60))
+    assert state_of(one) == ("Failed", "Exited with code 1")
+    assert state_of(two) == ("Cancelled", "Worker llama-1 failed, and the run fails with it")
+    assert state_of(zero)[0] == "Running"
+    assert zero.run.reason == "Worker llama-1 failed on gpu-08: Exited with code 1; stopping the others"
+    assert not Assignment.objects.filter(attempt=attempts[0].uid).exists()
+    make.report_end(attempts[0], exit_code=143, reason=EndReason.STOPPED, at=after(65))
+    assert state_of(zero)[0] == "Cancelled"
+    assert (zero.run.state, zero.run.reason) == ("Failed", "Worker llama-1 failed on gpu-08: Exited with code 1")
+    make.check_invariants()
+
+
+def test_a_failed_worker_leaves_independent_siblings_running(editor, east, on) -> None:
+    run = make.submit(editor, east, array={"count": 2}, template={"restart_policy": "Never"})
+    zero, one = make.workers(run)
+    attempts = [make.run_on(worker, on) for worker in (zero, one)]
+    make.report_end(attempts[0], exit_code=1)
+    assert state_of(one)[0] == "Running"
+    assert (one.run.state, one.run.reason) == ("Running", "1 of 2 workers running, 1 failed")
+    make.report_end(attempts[1])
+    one.run.refresh_from_db()
+    assert one.run.state == "Failed"
+
+
+# ---- fencing ----
+
+
+def test_a_report_that_comes_again_or_late_changes_nothing_and_is_acknowledged(running, on) -> None:
+    worker, attempt = running()
+    make.report_end(attempt, exit_code=0, at=after(60))
+    before = Transition.objects.count()
+    late = make.told(attempt, (Phase.RUNNING, 0.0), seq=1)
+    twice = make.told(attempt, (Phase.ENDED, 0.0), seq=2, exit_code=1, end_reason=EndReason.EXITED)
+    acknowledged = reports.apply([make.entry(on, after(90), late), make.entry(on, after(90), twice)], after(90))
+    assert acknowledged == [(on.uid, attempt.uid, 1), (on.uid, attempt.uid, 2)]
+    assert Transition.objects.count() == before
+    assert state_of(worker) == ("Completed", "Exited with code 0")
+
+
+def test_of_a_batch_in_any_order_the_newest_report_counts(running, on) -> None:
+    worker, attempt = running()
+    ended = make.told(
+        attempt, (Phase.RUNNING, 5.0), (Phase.ENDED, 1.0), seq=5, exit_code=0, end_reason=EndReason.EXITED
+    )
+    older = make.told(attempt, (Phase.RUNNING, 5.0), seq=4)
+    reports.apply([make.entry(on, after(60), ended), make.entry(on, after(61), older)], after(61))
+    assert state_of(worker)[0] == "Completed"
+    make.check_invariants()
+
+
+def test_an_unknown_attempt_is_acknowledged(running, on) -> None:
+    _, attempt = running()
+    attempt.uid = "0" * 32
+    attempt.uid = type(attempt)().uid
+    said = make.told(attempt, (Phase.RUNNING, 0.0), seq=9)
+    assert reports.apply([make.entry(on, T0, said)], T0) == [(on.uid, attempt.uid, 9)]
+
+
+def test_a_machine_cannot_speak_for_another_machines_attempt(running, east) -> None:
+    worker, attempt = running()
+    other = make.machine(east)
+    said = make.told(attempt, (Phase.ENDED, 0.0), exit_code=1, end_reason=EndReason.EXITED)
+    reports.apply([make.entry(other, after(60), said)], after(60))
+    assert state_of(worker) == ("Running", "Container running")
+
+
+def test_a_superseded_attempt_only_frees_its_room(running, east, on) -> None:
+    worker, attempt = running()
+    lost.machines_lost([on.pk], after(30))
+    elsewhere = make.run_on(worker, make.machine(east), after(40))
+    make.report_end(attempt, exit_code=1, at=after(60))
+    attempt.refresh_from_db()
+    assert attempt.released_at == after(60)
+    assert state_of(worker) == ("Running", "Container running")
+    assert elsewhere.number == 2
+    make.check_invariants()
+
+
+def test_a_deleted_runs_room_is_held_until_its_machine_says_it_is_gone(running, editor) -> None:
+    worker, attempt = running()
+    delete_run(editor, worker.run, after(30))
+    attempt.refresh_from_db()
+    assert attempt.released_at is None
+    assert Assignment.objects.get(attempt=attempt.uid).order is None
+    make.report_end(attempt, exit_code=143, reason=EndReason.STOPPED, at=after(40))
+    attempt.refresh_from_db()
+    assert attempt.released_at == after(40)
+    assert Assignment.objects.filter(attempt=attempt.uid).exists()
+    make.report(attempt, (Phase.ENDED, 2.0), (Phase.FORGOTTEN, 0.0), at=after(42))
+    assert not Assignment.objects.exists()
+    make.check_invariants()
+
+
+# ---- hellos ----
+
+
+def hello(on, at, *known):
+    reports.apply([make.entry(on, at, hello=[attempt.uid.hex for attempt in known])], at)
+
+
+def test_a_hello_that_knows_its_attempts_changes_nothing(running, on) -> None:
+    worker, attempt = running()
+    before = Transition.objects.count()
+    hello(on, after(60), attempt)
+    assert Transition.objects.count() == before
+    assert state_of(worker)[0] == "Running"
+
+
+def test_a_stopped_worker_that_its_machine_never_heard_of_is_cancelled_by_the_hello(editor, east) -> None:
+    away = make.machine(east, connection="")
+    worker = make.workers(make.submit(editor, east))[0]
+    attempt = make.place(worker, away)
+    stop_worker(editor, worker, "", after(5))
+    assert state_of(worker)[0] == "Preparing"
+    hello(away, after(60))
+    attempt.refresh_from_db()
+    assert state_of(worker) == ("Cancelled", f"Stopped by {editor.actor}")
+    assert attempt.released_at == after(60)
+    make.check_invariants()
+
+
+def test_an_attempt_that_the_machine_is_yet_to_be_told_survives_its_hello(editor, east, on) -> None:
+    worker = make.workers(make.submit(editor, east))[0]
+    attempt = make.place(worker, on)
+    hello(on, after(60))
+    attempt.refresh_from_db()
+    assert (attempt.released_at, state_of(worker)[0]) == (None, "Preparing")
+
+
+def test_an_attempt_placed_after_the_hello_was_sent_survives_it(editor, east) -> None:
+    away = make.machine(east, connection="")
+    worker = make.workers(make.submit(editor, east))[0]
+    attempt = make.place(worker, away, now=after(61))
+    stop_worker(editor, worker, "", after(62))
+    hello(away, after(60))
+    attempt.refresh_from_db()
+    assert attempt.released_at is None
+
+
+def test_a_machine_that_no_longer_knows_what_it_ran_gives_it_back(running, on) -> None:
+    worker, attempt = running()
+    hello(on, after(60))
+    attempt.refresh_from_db()
+    assert attempt.released_at == after(60)
+    assert state_of(worker) == ("Pending", "Its machine no longer knows it; its exit code is unknown")
+    assert worker.failures_in_row == 0
+    assert not Assignment.objects.exists()
+    make.check_invariants()
+
+
+# ---- cost ----
+
+
+def batch(editor, east, count):
+    """One report of a whole life for each worker of an array."""
+    on = make.machine(east, cpu=count, memory=count * make.GIB)
+    run = make.submit(editor, east, array={"count": count})
+    entries = []
+    for worker in make.workers(run):
+        attempt = make.place(worker, on)
+        life = [(Phase.PREPARING, 3.0), (Phase.STARTING, 2.0), (Phase.RUNNING, 1.0), (Phase.ENDED, 0.0)]
+        said = make.told(attempt, *life, exit_code=worker.rank % 2, end_reason=EndReason.EXITED)
+        entries.append(make.entry(on, after(60), said))
+    return entries
+
+
+def test_a_batch_costs_as_many_statements_as_one_report(editor, east) -> None:
+    counted = []
+    for count in (2, 60):
+        entries = batch(editor, east, count)
+        with CaptureQueriesContext(connection) as captured:
+            reports.apply(entries, after(60))
+        counted.append(len(captured))
+    assert counted[0] == counted[1] <= 16
+    make.check_invariants()
+
+
+def test_one_report_that_cannot_be_applied_does_not_stop_the_others(running, on) -> None:
+    worker, attempt = running()
+    poison = make.entry(on, after(60), make.told(attempt, (Phase.RUNNING, float("nan")), seq=99))
+    good = make.told(attempt, (Phase.ENDED, 0.0), seq=98, exit_code=0, end_reason=EndReason.EXITED)
+    inbox._apply(on.cluster_id, [make.entry(on, after(60), good), poison], reports.apply)
+    assert state_of(worker)[0] == "Completed"
