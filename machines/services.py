@@ -51,7 +51,8 @@ def digest(secret: str) -> str:
 def create_join_token(access: Access, cluster_slug: str) -> str:
     """The secret that lets one machine join the cluster, once, within a day; kept nowhere.
 
-    A workspace that has no cluster gets one of that name, or of its own where none is given. Raises Forbidden, NotFound, Conflict, ValidationError.
+    A workspace that has no cluster gets one of that name, or of its own where none is given. Raises Forbidden,
+    NotFound, Conflict, ValidationError.
     """
     if queries.clusters_for(access).exists():
         cluster = queries.get_cluster(access, cluster_slug)

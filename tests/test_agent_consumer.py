@@ -259,7 +259,10 @@ def _assign_unpushed(machine: Machine, order: protocol.Order) -> None:
 
 async def test_a_thousand_heartbeats_are_written_by_two_queries(machine, django_assert_num_queries):
     def write():
-        machines = [a_machine(machine.cluster, f"m{number}", connection="c") for number in range(1000)]
+        machines = Machine.objects.bulk_create(
+            Machine(cluster=machine.cluster, name=f"m{number}", token_digest=str(number), connection="c")
+            for number in range(1000)
+        )
         beats = [Beat(each.pk, "c", datetime.now(UTC), 0, 0.25) for each in machines]
         with django_assert_num_queries(2):
             return connections.seen(beats)

@@ -1,0 +1,79 @@
+"""Staff's pages of clusters, shares, machines, and reports that could not be applied. No secret is ever shown."""
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from machines import inbox
+from machines.models import Cluster, Gpu, JoinToken, Machine, Namespace, SetAsideReport
+
+
+class ReadOnly:
+    """What machines and services write is looked at here, not changed."""
+
+    def has_add_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: object = None) -> bool:
+        return False
+
+
+class NamespaceInline(admin.TabularInline):
+    model = Namespace
+    extra = 0
+
+
+@admin.register(Cluster)
+class ClusterAdmin(admin.ModelAdmin):
+    list_display = ("slug", "organisation", "created_at")
+    list_filter = ("organisation",)
+    readonly_fields = ("uid", "created_at")
+    inlines = (NamespaceInline,)
+
+
+@admin.register(Namespace)
+class NamespaceAdmin(admin.ModelAdmin):
+    list_display = ("workspace", "cluster", "quota_gpus", "quota_runs", "weight", "max_priority", "pools")
+    list_filter = ("cluster",)
+    list_select_related = ("workspace__organisation", "cluster")
+
+
+class GpuInline(ReadOnly, admin.TabularInline):
+    model = Gpu
+    extra = 0
+
+
+@admin.register(Machine)
+class MachineAdmin(ReadOnly, admin.ModelAdmin):
+    list_display = ("name", "cluster", "state", "cordon_reason", "runtime", "last_seen_at", "agent_version")
+    list_filter = ("state", "cluster")
+    list_select_related = ("cluster",)
+    search_fields = ("name", "hostname")
+    exclude = ("token_digest",)
+    inlines = (GpuInline,)
+
+
+@admin.register(JoinToken)
+class JoinTokenAdmin(ReadOnly, admin.ModelAdmin):
+    list_display = ("id", "cluster", "created_by", "created_at", "expires_at", "used_at", "machine")
+    list_select_related = ("cluster", "created_by", "machine")
+    exclude = ("digest",)
+
+
+@admin.register(SetAsideReport)
+class SetAsideReportAdmin(ReadOnly, admin.ModelAdmin):
+    list_display = ("set_aside_at", "cluster", "machine", "attempt", "seq", "error")
+    list_filter = ("cluster",)
+    list_select_related = ("cluster", "machine")
+    exclude = ("payload",)
+    actions = ("put_back",)
+
+    @admin.action(description="Apply again", permissions=["view"])
+    def put_back(self, request: HttpRequest, items: QuerySet[SetAsideReport]) -> None:
+        with_machine = items.exclude(machine=None).select_related("machine")
+        for item in with_machine.order_by("pk"):
+            inbox.put_back(item)
+        self.message_user(request, "Put back into the inbox; what still cannot be applied comes back here.")
