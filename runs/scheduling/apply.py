@@ -96,6 +96,10 @@ class _Room:
         return True
 
 
+_LIMITED = """
+SELECT id FROM machines_namespace
+WHERE id = ANY(%s) AND num_nonnulls(quota_gpus, quota_cpu_milli, quota_memory_bytes, quota_runs) > 0"""
+
 _ROOM_LEFT = """
 SELECT n.id, n.quota_gpus - u.gpus, n.quota_cpu_milli - u.cpu_milli, n.quota_memory_bytes - u.memory_bytes,
     n.quota_runs - cardinality(u.runs), u.runs
@@ -110,11 +114,15 @@ CROSS JOIN LATERAL (
     JOIN machines_machine m ON m.id = a.machine_id
     WHERE a.released_at IS NULL AND w.namespace_id = n.id AND m.state = 'Ready'
 ) u
-WHERE n.id = ANY(%s) AND num_nonnulls(n.quota_gpus, n.quota_cpu_milli, n.quota_memory_bytes, n.quota_runs) > 0
-"""
+WHERE n.id = ANY(%s)"""
 
 
 def _limited_namespaces(namespace_ids: set[int]) -> dict[int, _Room]:
+    """Those of these namespaces that have a quota; most have none, and then nothing is summed."""
     with connection.cursor() as cursor:
-        cursor.execute(_ROOM_LEFT, [list(namespace_ids)])
+        cursor.execute(_LIMITED, [list(namespace_ids)])
+        limited = [namespace_id for (namespace_id,) in cursor.fetchall()]
+        if not limited:
+            return {}
+        cursor.execute(_ROOM_LEFT, [limited])
         return {row[0]: _Room(*row[1:]) for row in cursor.fetchall()}

@@ -248,3 +248,13 @@ def test_the_split_of_a_gpu_total_is_loaded_with_its_form() -> None:
     (waiting,) = load_snapshot(namespace.cluster_id).waiting
     limits = Constraints(namespace_pools=("a",))
     assert waiting.split == SplitAsk(16, cpu_milli_per_gpu=1000, memory_bytes_per_gpu=GIB, constraints=limits)
+
+
+def test_a_run_whose_specification_cannot_be_read_holds_nobody_up() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0")
+    poisoned = make_run(namespace, "poisoned", age=5)
+    Run.objects.filter(id=poisoned.id).update(spec={"task_template": {"requested_resources": {"cpu_cores": -1}}})
+    make_run(namespace, "train")
+    run_once(namespace.cluster_id, NOW)
+    assert placed() == {"train-0": "m0"}
