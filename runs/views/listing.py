@@ -76,7 +76,10 @@ def runs(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     filters = Filters.of(request)
     context = context_of(access, filters=filters, **_list(access, filters))
     if is_partial(request):
-        return render(request, "runs/_list.html", context)
+        response = render(request, "runs/_list.html", context)
+        if request.htmx.trigger == "filters":  # type: ignore[attr-defined]
+            response["HX-Push-Url"] = request.path + filters.query()
+        return response
     clusters = [namespace.cluster.slug for namespace in queries.namespaces_for(access)]
     return render(request, "runs/list.html", context | {"clusters": clusters, "states": list(RunState)})
 

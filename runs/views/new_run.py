@@ -18,6 +18,7 @@ from runs.names import RUN_NAME_MAX
 from runs.services.submit import submit_run
 from runs.spec import RunRequest, load_spec, parse_run
 from runs.views.context import context_of
+from runs.views.forecast import forecast
 
 AGAIN = "-again"
 
@@ -48,10 +49,12 @@ def check(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     """What was understood so far, and what is wrong with it: fragments that go under the fields."""
     access = _writer(request, org, ws)
     form = NewRun.read(request.POST)
-    form.request()
+    parsed = form.request()
     form.only_of_filled()
-    cluster = request.POST.get("cluster", "")
-    return render(request, "runs/_checked.html", _form_context(access, form, cluster))
+    context = _form_context(access, form, request.POST.get("cluster", ""))
+    if parsed is not None and context["namespace"] is not None:
+        context["forecast"] = forecast(context["namespace"], context["use"], parsed)
+    return render(request, "runs/_checked.html", context)
 
 
 def _writer(request: HttpRequest, org: str, ws: str) -> Access:
