@@ -21,9 +21,9 @@ from runs.api_documents import (
     WorkerDocument,
     WorkerList,
     cluster_document,
+    listed_run,
     moves,
     run_document,
-    run_summary,
     worker_summary,
 )
 from runs.log_follower import tail_text
@@ -106,7 +106,7 @@ def _run_list(request: HttpRequest, org: str, ws: str, cluster: str | None, filt
         limit=filters.limit,
     )
     counts = queries.task_counts(page.items)
-    items = [run_summary(run, counts.get(run.pk, {})) for run in page.items]
+    items = [listed_run(run, counts.get(run.pk, {})) for run in page.items]
     return json_response({"items": items, "next": page.next})
 
 

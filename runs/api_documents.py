@@ -47,7 +47,7 @@ class RunStatus(TypedDict):
 
 
 class RunSummary(TypedDict):
-    """A run in a list."""
+    """A run in a list; its spec without `code`, which may be large."""
 
     metadata: RunMetadata
     spec: dict[str, Any]
@@ -147,8 +147,10 @@ class ClusterList(TypedDict):
 
 
 def run_summary(run: "Run", counts: Mapping[str, int]) -> dict[str, Any]:
-    """A RunSummary. The run's `namespace` (cluster, workspace) and `created_by` are loaded. `counts`: of its workers,
-    by state."""
+    """What a list and a document share. The run's `namespace` (cluster, workspace) and `created_by` are loaded.
+
+    `counts`: of its workers, by state.
+    """
     return {
         "metadata": {
             "name": run.name,
@@ -178,6 +180,12 @@ def _status(run: "Run") -> dict[str, Any]:
     return status
 
 
+def listed_run(run: "Run", counts: Mapping[str, int]) -> dict[str, Any]:
+    """A RunSummary for a list."""
+    spec = {name: value for name, value in run.spec.items() if name != "code"}
+    return {**run_summary(run, counts), "spec": spec}
+
+
 def run_document(run: "Run", history: Iterable["Transition"], workers: Sequence[tuple[str, str]]) -> dict[str, Any]:
     """A RunDocument. `workers`: the name and the state of each, by rank."""
     summary = run_summary(run, Counter(state for _, state in workers))
@@ -192,10 +200,15 @@ def worker_summary(worker: "Worker", job: str, gpus: Iterable["Gpu"]) -> dict[st
         "exit_code": worker.exit_code,
         "restarts": worker.restarts,
         "restart_at": moment(worker.restart_at),
-        "last_failure": worker.last_failure,
+        "last_failure": _failure(worker.last_failure),
         "placement": _placement(worker, gpus),
         "metrics": {},
     }
+
+
+def _failure(stored: dict[str, Any] | None) -> dict[str, Any] | None:
+    """In the order of its fields: the database keeps an order of its own."""
+    return {name: stored[name] for name in LastFailure.__annotations__} if stored is not None else None
 
 
 def _placement(worker: "Worker", gpus: Iterable["Gpu"]) -> dict[str, Any] | None:
