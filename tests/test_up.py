@@ -146,8 +146,8 @@ def test_simulated_machines_declare_what_they_are_told() -> None:
     options = ("--machines", "2", "--runtime", "simulated", "--simulate-gpus", "8xH100-80GB", "--machine-cpus", "64")
     with running_console(*options, "--machine-memory", "512Gi") as console:
         machines = eventually(lambda: console.api.get("machines").json()["items"])
-        assert [machine["name"] for machine in machines] == ["local-1", "local-2"]
+        assert [machine["metadata"]["name"] for machine in machines] == ["local-1", "local-2"]
         for machine in machines:
             assert machine["runtime"] == "simulated"
-            assert len(machine["gpus"]) == 8
-            assert all(gpu["simulated"] for gpu in machine["gpus"])
+            assert len(machine["capacity"]["gpus"]) == 8
+            assert all(gpu["simulated"] for gpu in machine["capacity"]["gpus"])

@@ -10,9 +10,9 @@ from astraconsole.cli.output import as_json, print_json, print_table
 @as_json
 def command(as_json: bool) -> None:
     """The cluster's machines."""
-    machines = connect().get("machines", limit=500)["items"]
+    machines = connect().get("machines")["items"]
     if as_json:
         print_json(machines)
         return
-    rows = [(m["name"], m["state"], m["runtime"], len(m["gpus"])) for m in machines]
+    rows = [(m["metadata"]["name"], m["status"]["state"], m["runtime"], len(m["capacity"]["gpus"])) for m in machines]
     print_table((22, 12, 12), ("MACHINE", "STATE", "RUNTIME", "GPUS"), rows)

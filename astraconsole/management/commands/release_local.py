@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.db import transaction
 from django.utils import timezone
-from runs.queries import live_attempts_on
+from runs.models import Attempt
 
 from machines import services
 from machines.models import Machine
@@ -27,7 +27,8 @@ class Command(BaseCommand):
             services.set_stopping(ids)
             lost.requeue_cluster_workers(ids, "Console stopped", timezone.now())
         deadline = time.monotonic() + seconds
-        while (left := live_attempts_on(ids)) and time.monotonic() < deadline:
+        holding = Attempt.objects.filter(machine__in=ids, released_at=None)
+        while (left := holding.count()) and time.monotonic() < deadline:
             time.sleep(0.05)
         if left:
             self.stderr.write(f"{left} workers had not stopped after {seconds:g} s")
