@@ -227,17 +227,18 @@ async def _advance_one(source: Source, place: Place, read: Read) -> tuple[list[I
     """Within one attempt: (items, where it stands, whether nothing more will come)."""
     decoder = await _resumed(source, place, read)
     items: list[Item] = []
+    bytes_read = 0
     while True:
         chunk = await read(source, decoder.place.next, CHUNK)
         if chunk.start > decoder.place.next:
             items.append(Item(source.number, Mark(f"{format_memory(chunk.start - decoder.place.next)} not kept")))
             decoder = LineDecoder(chunk.start, number=0)
         items += [Item(source.number, line) for line in decoder.feed(chunk.data)]
-        if len(chunk.data) < CHUNK:
+        bytes_read += len(chunk.data)
+        if len(chunk.data) < CHUNK or bytes_read >= 2 * SHOWN_BYTES:
             break
-        if decoder.place.next - place.next >= SHOWN_BYTES:
+        if bytes_read == SHOWN_BYTES:
             decoder = await _skipped(source, decoder, read, items)
-            place = decoder.place
     partial = decoder.partial()
     if partial is not None and decoder.place != place:
         items.append(Item(source.number, partial))

@@ -121,39 +121,43 @@ class Tail(NamedTuple):
 
 
 async def read_tail(source: Source, lines: int, most_bytes: int, timeout: float) -> Tail:
-    """At most `lines` lines and `most_bytes` bytes. Machines answer in chunks: earlier ones follow until enough."""
-    chunk = await ask(source, protocol.TailLog(source.attempt.hex, lines, min(most_bytes, CHUNK)), timeout)
-    start, data, lost = chunk.start, chunk.data, False
-    while start > 0 and not lost and len(data) < most_bytes and _line_count(data) < lines:
-        wanted = max(start - CHUNK, start + len(data) - most_bytes, 0)
-        older = await ask(source, protocol.ReadLog(source.attempt.hex, wanted, start - wanted), timeout)
-        lost = older.start > wanted
-        if older.start >= start or not older.data:
-            break
-        start, data = older.start, older.data[: start - older.start] + data
-    begin, mid_line = _begin(data, lines, most_bytes if start > 0 and not lost else len(data) + 1)
-    return Tail(start + begin, data[begin:], chunk.ended, chunk.archived, lost and begin == 0, mid_line)
+    """At most `lines` lines and `most_bytes` bytes. A machine answers with their beginning: the rest is read on."""
+    attempt = source.attempt.hex
+    chunk = await ask(source, protocol.TailLog(attempt, lines, most_bytes), timeout)
+    start, archived, parts = chunk.start, chunk.archived, [chunk.data]
+    while len(chunk.data) == CHUNK and sum(map(len, parts)) < 2 * most_bytes:  # a log that grows as fast: stop
+        chunk = await ask(source, protocol.ReadLog(attempt, chunk.next, CHUNK), timeout)
+        parts.append(chunk.data)
+    data = b"".join(parts)
+    lost = mid_line = False
+    if start > 0 and _line_count(data) < lines:  # either bytes were the limit, or this is all there is
+        oldest = await ask(source, protocol.ReadLog(attempt, 0, 1), timeout)
+        lost = oldest.start > start + len(data) - most_bytes
+        mid_line = not lost and b"\n" not in data[:-1]
+    begin = _begin(data, lines, most_bytes) or (_character_start(data) if mid_line else 0)
+    return Tail(start + begin, data[begin:], chunk.ended, archived, lost and begin == 0, mid_line)
 
 
 def _line_count(data: bytes) -> int:
     return data.count(b"\n") + (not data.endswith(b"\n"))
 
 
-def _begin(data: bytes, lines: int, most_bytes: int) -> tuple[int, bool]:
-    """Where to begin so that `lines` lines are left; (place, whether that is in the middle of a line)."""
+def _begin(data: bytes, lines: int, most_bytes: int) -> int:
+    """Where the last `lines` lines begin that fit: the output may have grown while it was read."""
     at = len(data) - data.endswith(b"\n")
     for _ in range(lines):
         at = data.rfind(b"\n", 0, at)
         if at < 0:
             break
-    if at >= 0:
-        return at + 1, False
-    if len(data) < most_bytes:
-        return 0, False
-    first = data.find(b"\n")
-    if 0 <= first < len(data) // 2:
-        return first + 1, False
-    begin = 0  # one line is most of it: show its end, from a character's first byte
-    while begin < min(4, len(data)) and data[begin] & 0xC0 == 0x80:
+    begin = at + 1
+    if len(data) - begin > most_bytes:
+        begin = data.find(b"\n", len(data) - most_bytes - 1, len(data) - 1) + 1 or len(data) - most_bytes
+    return begin
+
+
+def _character_start(data: bytes) -> int:
+    """Past the rest of a character whose beginning was cut off."""
+    begin = 0
+    while begin < min(3, len(data)) and data[begin] & 0xC0 == 0x80:
         begin += 1
-    return begin, True
+    return begin

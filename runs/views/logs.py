@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync
 from django.conf import settings
@@ -18,7 +18,9 @@ from runs.log_follower import Batch, Position, advance, last_lines, lines_at
 from runs.log_frames import Filter, frame_of, html_of, text_of
 from runs.log_source import Followed
 from runs.log_text import Line
-from runs.models import Worker
+
+if TYPE_CHECKING:
+    from runs.models import Worker
 
 PAGE_WAIT_SECONDS = 3.0  # for a machine, before a page is shown without its log
 FIND_MAX = 200
@@ -28,7 +30,7 @@ FIND_MAX = 200
 class LogPanel:
     """What `runs/_log.html` shows. `workers`: names to choose from; `attempts`: numbers, when there are several."""
 
-    worker: Worker
+    worker: "Worker"
     workers: Sequence[str]
     attempts: Sequence[int]
     attempt: int | None
@@ -42,7 +44,7 @@ class LogPanel:
     around: bool
 
 
-def log_tab(request: HttpRequest, worker: Worker | None, workers: Sequence[Worker] = ()) -> dict[str, Any]:
+def log_tab(request: HttpRequest, worker: "Worker | None", workers: "Sequence[Worker]" = ()) -> dict[str, Any]:
     """The context of `runs/_log.html`. `workers`: those of the run, on a run's page.
 
     Reads the machine, for at most PAGE_WAIT_SECONDS a call. Raises NotFound, ValidationError."""
