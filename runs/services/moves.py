@@ -121,10 +121,9 @@ class Batch:
 
     def release(self, attempt: AttemptRow, now: datetime) -> None:
         """Its process is really gone: its room is free."""
-        if attempt.released_at is None:
-            attempt.released_at = now
-            self.touch_attempt(attempt)
-            self._wanting_tick.add(self.run_of(self.workers[attempt.worker_id]).cluster_id)
+        attempt.released_at = now
+        self.touch_attempt(attempt)
+        self._wanting_tick.add(self.run_of(self.workers[attempt.worker_id]).cluster_id)
 
     def supersede(self, attempt: AttemptRow, now: datetime) -> None:
         """From here on its reports move nothing but its own room."""

@@ -138,9 +138,9 @@ def _note_attempt(batch: Batch, attempt: AttemptRow, item: Received, now: dateti
         attempt.ended_at = ended_at
         attempt.exit_code = report.exit_code
         attempt.end_reason = report.end_reason or ""
-        batch.settle(attempt)
-    if Phase.ENDED in phases or Phase.FORGOTTEN in phases:
+    if attempt.released_at is None and (Phase.ENDED in phases or Phase.FORGOTTEN in phases):
         batch.release(attempt, now)
+        batch.settle(attempt)
     if Phase.FORGOTTEN in phases:
         batch.is_forgotten(attempt)
 
