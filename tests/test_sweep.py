@@ -36,6 +36,8 @@ PAGES: dict[str, dict[str, Action]] = {
     f"{WS}/jobs/{CLUSTER}/<slug:name>/delete": {"GET": WRITE, "POST": WRITE},
     f"{WS}/workers/{CLUSTER}/<slug:name>": {"GET": READ},
     f"{WS}/workers/{CLUSTER}/<slug:name>/stop": {"GET": WRITE, "POST": WRITE},
+    f"{WS}/workers/{CLUSTER}/<slug:name>/log/lines": {"GET": READ},
+    f"{WS}/workers/{CLUSTER}/<slug:name>/log/download": {"GET": READ},
     f"{WS}/machines": {"GET": READ},
     f"{WS}/machines/add": {"GET": MANAGE, "POST": MANAGE},
     f"{WS}/machines/{CLUSTER}/<str:name>/cordon": {"GET": MANAGE, "POST": MANAGE},
