@@ -1,0 +1,308 @@
+"""The New run form: quoting, units and lists into the API's body, and each finding beside its field."""
+
+import json
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from astraconsole.errors import JobAlreadyExists, PriorityNotAllowed
+from runs.forms import FIELDS, OWNERS, NewRun, owner_of, parse_environment, split_arguments
+from runs.spec import parse_run
+
+GOOD = {"name": "resnet50", "image": "busybox", "gpus": "0", "cpu": "1", "memory": "1Gi"}
+
+
+def read(**texts: str) -> NewRun:
+    return NewRun.read({**GOOD, **texts})
+
+
+def checked(**texts: str) -> NewRun:
+    form = read(**texts)
+    form.request()
+    return form
+
+
+# ---- arguments: as a shell splits, expanding nothing ----
+
+
+@pytest.mark.parametrize(
+    ("text", "argv"),
+    [
+        ("/data/code/train.py --epochs 90", ["/data/code/train.py", "--epochs", "90"]),
+        ("  a   b  ", ["a", "b"]),
+        ("'two words' \"and two\"", ["two words", "and two"]),
+        ("a''b '' \"\"", ["ab", "", ""]),
+        (r"a\ b \'", ["a b", "'"]),
+        ("--nodes=$WORLD_SIZE ${X} $(date) `id`", ["--nodes=$WORLD_SIZE", "${X}", "$(date)", "`id`"]),
+        ("a;b a&&b a|b a>b", ["a;b", "a&&b", "a|b", "a>b"]),
+        ("# no comment", ["#", "no", "comment"]),
+        ("x=1,2 *.py ~", ["x=1,2", "*.py", "~"]),
+        ("'line\nbreak'", ["line\nbreak"]),
+        ("caffè 🚀", ["caffè", "🚀"]),
+        ("", []),
+    ],
+)
+def test_arguments_split_as_in_a_shell_and_expand_nothing(text: str, argv: list[str]) -> None:
+    assert split_arguments(text) == argv
+
+
+@pytest.mark.parametrize("text", ["'open", '"open', "lone\\"])
+def test_arguments_that_do_not_close_are_an_error(text: str) -> None:
+    assert checked(args=text).errors["args"]
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
+def test_any_arguments_survive_being_quoted(argv: list[str]) -> None:
+    assert split_arguments(shlex.join(argv)) == argv
+
+
+# ---- environment ----
+
+
+@pytest.mark.parametrize(
+    ("text", "pairs"),
+    [
+        ("A=1", {"A": "1"}),
+        ("A=1,B=2", {"A": "1", "B": "2"}),
+        ("A=1, B=2 ,C=", {"A": "1", "B": "2", "C": ""}),
+        ("A=1\nB=2\r\n\nC=3", {"A": "1", "B": "2", "C": "3"}),
+        ("CUDA_VISIBLE_DEVICES=0,1", {"CUDA_VISIBLE_DEVICES": "0,1"}),
+        ("A=x=y", {"A": "x=y"}),
+        ("A=two words", {"A": "two words"}),
+        ("A='x,B=y'", {"A": "x,B=y"}),
+        ('A="two\nlines",B=1', {"A": "two\nlines", "B": "1"}),
+        ("A='', B=\"\"", {"A": "", "B": ""}),
+        ("A=$HOME", {"A": "$HOME"}),
+        ("", {}),
+        (" ,\n, ", {}),
+    ],
+)
+def test_environment_is_pairs_by_line_or_comma(text: str, pairs: dict[str, str]) -> None:
+    assert parse_environment(text) == pairs
+
+
+@pytest.mark.parametrize("text", ["A", "=1", "1A=2", "A=1,\nB", "A='open", "A='x'y", "A=1,A=2", "A B=1"])
+def test_environment_that_cannot_be_read_is_an_error(text: str) -> None:
+    assert checked(env=text).errors["env"]
+
+
+names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
+values = st.text(st.characters(exclude_characters="\0'", exclude_categories=["Cs"])).filter(lambda v: "\r" not in v)
+
+
+@given(st.dictionaries(names, values, max_size=5), st.sampled_from([",", "\n", " , ", ",\n"]))
+def test_any_environment_survives_being_quoted(pairs: dict[str, str], between: str) -> None:
+    assert parse_environment(between.join(f"{name}='{value}'" for name, value in pairs.items())) == pairs
+
+
+# ---- the body ----
+
+
+def test_the_form_of_a_gpu_run_is_the_body_that_the_api_takes() -> None:
+    form = read(
+        image="nvcr.io/nvidia/pytorch:24.08-py3",
+        command="python",
+        args="/data/code/train.py --epochs 90",
+        gpus="1",
+        cpu="8",
+        memory="64Gi",
+        time_limit="12h",
+    )
+    assert form.body() == {
+        "metadata": {"name": "resnet50"},
+        "spec": {
+            "task_template": {
+                "image": "nvcr.io/nvidia/pytorch:24.08-py3",
+                "command": "python",
+                "args": ["/data/code/train.py", "--epochs", "90"],
+                "time_limit_seconds": 43200,
+                "requested_resources": {
+                    "gpu_requests": {"count": 1},
+                    "per_gpu": {"cpu_cores": 8, "memory_bytes": 68719476736},
+                },
+            }
+        },
+    }
+
+
+def test_every_further_option_reaches_the_body() -> None:
+    form = read(
+        gpus="8",
+        gpu_models="NVIDIA H100 80GB HBM3, A100",
+        priority="-3",
+        pool="train",
+        machines="2",
+        restart_policy="Never",
+        on_failure="FailJob",
+        env="A=1",
+        working_dir=" /srv ",
+        user="1000:1000",
+        pull_policy="Always",
+    )
+    spec = form.body()["spec"]
+    template = spec["task_template"]
+    assert template["requested_resources"]["gpu_requests"] == {"count": 8, "models": ["NVIDIA H100 80GB HBM3", "A100"]}
+    assert (spec["priority"], spec["machines"], spec["on_failure"]) == (-3, 2, "FailJob")
+    assert spec["node_selection"] == {"pools": ["train"]}
+    assert (template["restart_policy"], template["pull_policy"], template["env"]) == ("Never", "Always", {"A": "1"})
+    assert (template["working_dir"], template["user"]) == ("/srv", "1000:1000")
+    assert form.request() is not None
+
+
+def test_an_array_with_its_parallelism_reaches_the_body() -> None:
+    assert read(array="64", parallelism="8").body()["spec"]["array"] == {"count": 64, "parallelism": 8}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "resources"),
+    [
+        ("", {"cpu_cores": 1, "memory_bytes": 1024**3}),
+        ("0", {"cpu_cores": 1, "memory_bytes": 1024**3}),
+        ("2", {"gpu_requests": {"count": 2}, "per_gpu": {"cpu_cores": 8, "memory_bytes": 64 * 1024**3}}),
+    ],
+)
+def test_resources_left_empty_fall_back_to_the_defaults_that_are_shown(gpus: str, resources: dict[str, object]) -> None:
+    form = read(gpus=gpus, cpu="", memory="")
+    assert form.body()["spec"]["task_template"]["requested_resources"] == resources
+
+
+def test_the_body_means_the_same_to_the_api() -> None:
+    form = read(command="bash", args="-c 'echo $RANK'", env="A=1", time_limit="90m", cpu="0.5", memory="512Mi")
+    parsed = form.request()
+    assert parsed is not None
+    assert parsed == parse_run(json.loads(json.dumps(form.body())))
+
+
+# ---- findings beside their fields ----
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("name", ""),
+        ("name", "Resnet"),
+        ("name", "-x"),
+        ("name", "a b"),
+        ("name", "x" * 58),
+        ("name", "_x"),
+        ("image", ""),
+        ("image", "not an image"),
+        ("image", "-x"),
+        ("args", "'open"),
+        ("args", "nul\0"),
+        ("gpus", "-1"),
+        ("gpus", "1.5"),
+        ("gpus", "eight"),
+        ("gpus", "9" * 30),
+        ("gpus", "٣"),
+        ("cpu", "0"),
+        ("cpu", "-1"),
+        ("cpu", "many"),
+        ("cpu", "10001"),
+        ("memory", "0"),
+        ("memory", "64Q"),
+        ("memory", "1000"),
+        ("memory", "9" * 40),
+        ("time_limit", "never"),
+        ("time_limit", "59"),
+        ("time_limit", "02:00:00"),
+        ("time_limit", "367d"),
+        ("priority", "high"),
+        ("priority", "9999999"),
+        ("machines", "0"),
+        ("machines", "x"),
+        ("array", "0"),
+        ("array", "10001"),
+        ("parallelism", "0"),
+        ("restart_policy", "Sometimes"),
+        ("on_failure", "RestartJob"),
+        ("on_failure", "Panic"),
+        ("env", "1=2"),
+        ("working_dir", "relative"),
+        ("working_dir", "/a/../b"),
+        ("user", "a b"),
+        ("pull_policy", "Maybe"),
+    ],
+)
+def test_a_bad_value_is_told_beside_its_field(field: str, text: str) -> None:
+    form = checked(**{"array": "2", field: text} if field == "parallelism" else {field: text})
+    assert field in form.errors, (form.errors, form.general)
+    assert form.request() is None
+    assert all(rule for rules in form.errors.values() for rule in rules)
+
+
+def test_all_bad_values_are_told_at_once() -> None:
+    form = checked(name="A B", image="", cpu="x", time_limit="never", env="?", machines="0")
+    assert set(form.errors) == {"name", "image", "cpu", "time_limit", "env", "machines"}
+
+
+def test_machines_and_array_contradict_each_other_beside_one_of_them() -> None:
+    assert checked(machines="2", array="3").errors.keys() <= {"machines", "array"} != set()
+
+
+def test_gpu_models_without_gpus_ask_for_gpus() -> None:
+    assert "gpus" in checked(gpu_models="A100").errors
+
+
+def test_what_no_field_owns_is_still_told() -> None:
+    form = read()
+    form.refuse(PriorityNotAllowed("no", [{"field": "spec.code", "rule": "does not work yet"}]))
+    assert form.general == [{"field": "spec.code", "rule": "does not work yet"}]
+
+
+@pytest.mark.parametrize(("error", "field"), [(JobAlreadyExists, "name"), (PriorityNotAllowed, "priority")])
+def test_a_refusal_at_submit_is_told_beside_its_field(error: type[JobAlreadyExists], field: str) -> None:
+    form = read()
+    form.refuse(error("refused"))
+    assert form.errors == {field: ["refused"]}
+
+
+def test_while_somebody_types_nothing_is_said_about_fields_still_empty() -> None:
+    form = checked(name="", image="", cpu="x")
+    form.only_of_filled()
+    assert set(form.errors) == {"cpu"}
+
+
+@given(st.fixed_dictionaries({}, optional={name: st.text(max_size=40) for name in FIELDS}))
+def test_no_text_whatsoever_breaks_the_form(texts: dict[str, str]) -> None:
+    form = NewRun.read(texts)
+    parsed = form.request()
+    assert (parsed is None) == bool(form.errors or form.general)
+    form.sections()
+
+
+def test_every_path_has_an_owner_and_parts_of_it_too() -> None:
+    for path, field in OWNERS.items():
+        assert owner_of(path) == field
+        assert owner_of(f"{path}[0]") == owner_of(f"{path}.x") == field
+    assert owner_of("spec.task_template.environment") is None
+
+
+# ---- echoes ----
+
+
+def test_what_was_understood_is_echoed_in_one_spelling() -> None:
+    form = checked(gpus="9", cpu="8", memory="64G", time_limit="90m", args="a 'b c'", env="A=1,2", command="python")
+    assert form.echoes() == {
+        "args": '["a", "b c"]',
+        "env": 'A="1,2"',
+        "time_limit": "1h30m",
+        "memory": "64 GiB each, 576 GiB in all",
+        "cpu": "72 cores in all",
+    }
+
+
+@pytest.mark.parametrize(
+    ("command", "args", "warns"),
+    [
+        ("python", "--rank $RANK", True),
+        ("python", "a && b", True),
+        ("python", "x | y", True),
+        ("bash", "-c 'echo $RANK'", False),
+        ("python", "--pattern a|b", False),
+    ],
+)
+def test_signs_of_a_shell_are_pointed_out_where_there_is_none(command: str, args: str, warns: bool) -> None:
+    assert ("no shell" in checked(command=command, args=args).echoes()["args"]) == warns
