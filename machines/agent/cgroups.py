@@ -1,11 +1,12 @@
 """Limits for host processes: cgroups that root prepares and the unprivileged keeper moves into. Versions 1 and 2.
 
-Cgroups are used again by attempts with the same limits: making and removing one costs as much as starting a process.
+Cgroups are used again by later attempts: making and removing one costs half as much as starting a process.
 """
 
 import contextlib
 import errno
 import os
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from machines.agent.processes import append
 
 PERIOD_MICROSECONDS = 100_000
 KEPT = 64  # empty cgroups kept for the next attempts
-MINIMUM_MEMORY_BYTES = 6 << 20  # below it not even a program's start fits; Docker's limit is the same
+MINIMUM_MEMORY_BYTES = 16 << 20  # more than the keeper has: short of memory, the kernel picks the largest in a cgroup
 
 
 class NoCgroups(Exception):
@@ -29,6 +30,9 @@ class Limits:
     cpu_burst: bool = False
 
 
+NO_LIMITS = Limits(0, 0)
+
+
 @dataclass
 class Cgroups:
     """The cgroups of one keeper: a folder in each hierarchy, in it the keeper's own and one per running attempt."""
@@ -37,8 +41,10 @@ class Cgroups:
     version: int
     uid: int
     gid: int
-    _free: dict[Limits, list[list[str]]] = field(default_factory=dict)
-    _limits: dict[str, Limits] = field(default_factory=dict)
+    spare: list[str] | None = None  # where the keeper waits: the next attempt's
+    _free: list[list[str]] = field(default_factory=list)
+    _limits: dict[str, Limits] = field(default_factory=dict)  # by the first folder
+    _name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     _count: int = 0
 
     @property
@@ -47,27 +53,39 @@ class Cgroups:
 
     def take(self, limits: Limits) -> list[str]:
         """An empty cgroup with these limits: its folder in each hierarchy. Raises OSError."""
-        free = self._free.get(limits)
-        if free:
-            return free.pop()
-        self._count += 1
-        paths = [str(base / f"{os.getpid()}-{self._count}") for base in self.bases]
-        for path in paths:
-            self._make(Path(path))
-        for name, value in (self._v1(limits) if self.version == 1 else self._v2(limits)).items():
-            self._set(paths, name, value)
+        paths = self.spare or self._empty()
+        self.spare = None
+        known = self._limits.pop(paths[0], None)
+        if known != limits:
+            for name, value in self._v1(limits) if self.version == 1 else self._v2(limits):
+                self._set(paths, name, value)
         self._limits[paths[0]] = limits
         return paths
 
+    def set_spare(self) -> list[str]:
+        """Have one ready for the keeper to wait in. Raises OSError."""
+        self.spare = self.spare or self._empty()
+        return self.spare
+
     def give_back(self, paths: list[str]) -> None:
         """After the last process in it is gone."""
-        limits = self._limits.get(paths[0]) if paths else None
-        if limits is not None and sum(map(len, self._free.values())) < KEPT:
-            self._free.setdefault(limits, []).append(paths)
+        if len(self._free) < KEPT:
+            self._free.append(paths)
             return
+        self._limits.pop(paths[0], None)
         for path in paths:
             with contextlib.suppress(OSError):
                 os.rmdir(path)
+
+    def _empty(self) -> list[str]:
+        if self._free:
+            return self._free.pop()  # the one used last: most likely with the limits that are asked for next
+        self._count += 1
+        paths = [str(base / f"{self._name}-{self._count}") for base in self.bases]
+        for path in paths:
+            self._make(Path(path))
+        self._limits[paths[0]] = NO_LIMITS
+        return paths
 
     def remove_unused(self) -> None:
         """What earlier agents left: a cgroup with processes in it cannot be removed, so this asks nobody."""
@@ -90,23 +108,30 @@ class Cgroups:
                     if error.errno != errno.EINVAL:  # more than an outer cgroup allows: then that one is the limit
                         raise
 
-    def _v1(self, limits: Limits) -> dict[str, str]:
-        values = {"cpu.shares": str(max(2, limits.cpu_milli * 1024 // 1000))} if limits.cpu_milli else {}
-        if limits.cpu_milli and not limits.cpu_burst:
-            values["cpu.cfs_period_us"] = str(PERIOD_MICROSECONDS)
-            values["cpu.cfs_quota_us"] = str(max(1000, limits.cpu_milli * PERIOD_MICROSECONDS // 1000))
-        if limits.memory_bytes:
-            values["memory.limit_in_bytes"] = values["memory.memsw.limit_in_bytes"] = str(limits.memory_bytes)
-        return values
+    def _v1(self, limits: Limits) -> list[tuple[str, str]]:
+        memory = str(limits.memory_bytes or -1)
+        return [
+            ("cpu.shares", str(max(2, limits.cpu_milli * 1024 // 1000) if limits.cpu_milli else 1024)),
+            ("cpu.cfs_period_us", str(PERIOD_MICROSECONDS)),
+            ("cpu.cfs_quota_us", str(self._quota(limits) or -1)),
+            ("memory.memsw.limit_in_bytes", "-1"),  # never below the other, while either changes
+            ("memory.limit_in_bytes", memory),
+            ("memory.memsw.limit_in_bytes", memory),
+        ]
 
-    def _v2(self, limits: Limits) -> dict[str, str]:
-        values = {"cpu.weight": str(min(10_000, max(1, limits.cpu_milli // 10)))} if limits.cpu_milli else {}
-        if limits.cpu_milli and not limits.cpu_burst:
-            quota = max(1000, limits.cpu_milli * PERIOD_MICROSECONDS // 1000)
-            values["cpu.max"] = f"{quota} {PERIOD_MICROSECONDS}"
-        if limits.memory_bytes:
-            values |= {"memory.max": str(limits.memory_bytes), "memory.swap.max": "0"}
-        return values
+    def _v2(self, limits: Limits) -> list[tuple[str, str]]:
+        return [
+            ("cpu.weight", str(min(10_000, max(1, limits.cpu_milli // 10)) if limits.cpu_milli else 100)),
+            ("cpu.max", f"{self._quota(limits) or 'max'} {PERIOD_MICROSECONDS}"),
+            ("memory.max", str(limits.memory_bytes or "max")),
+            ("memory.swap.max", "0" if limits.memory_bytes else "max"),
+        ]
+
+    def _quota(self, limits: Limits) -> int:
+        """Microseconds of computing in each period; 0: no ceiling."""
+        if not limits.cpu_milli or limits.cpu_burst:
+            return 0
+        return max(1000, limits.cpu_milli * PERIOD_MICROSECONDS // 1000)
 
 
 def prepare(name: str, uid: int, gid: int) -> Cgroups:

@@ -5,13 +5,15 @@
         console      uid of the console that the machine belongs to
         machine-id   marks this machine's containers
         lock         held by the agent that runs
-        attempts/UID/{order,status,output.log,exit,work/}
+        attempts/UID/{journal,output.log,exit,work/}
         removed/     attempts on their way out
 
-An order is written before anything is started for it; a status whenever a phase is reached. Writes are atomic (a
-temporary name, then a rename) and not synced to the disk: a killed agent loses nothing that was written, since the
-kernel holds it, and after a loss of power the workers are gone whatever the files say. The kernel's boot id tells the
-two apart: what was not over is then reported as MachineRebooted, and never started a second time.
+An attempt's `journal` is records of a length and MessagePack, only ever appended to: the order, before anything is
+started for it, then its status whenever a phase is reached; the last whole one counts. (Replacing a file by a rename
+costs ten times as much: file systems write the new one out at once.) Nothing is synced to the disk: a killed agent
+loses nothing that was written, since the kernel holds it, and after a loss of power the workers are gone whatever the
+files say. The kernel's boot id tells the two apart: what was not over is then reported as MachineRebooted, and never
+started a second time.
 """
 
 import contextlib
@@ -50,7 +52,7 @@ class Stamp(msgspec.Struct, frozen=True):
 
 
 class Accepted(msgspec.Struct, frozen=True):
-    """The `order` file."""
+    """The first record."""
 
     stamp: Stamp
     at: float
@@ -58,7 +60,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Status(msgspec.Struct, frozen=True):
-    """The `status` file."""
+    """Every further record."""
 
     stamp: Stamp
     attempt: Attempt
@@ -85,6 +87,7 @@ class Journal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.attempts = folder / "attempts"
+        self._prefix = f"{self.attempts}/"
         self._removed = folder / "removed"
         self.stamp = Stamp(clock.boot_id(), time.time() - clock.now())
         self._lock = -1
@@ -120,7 +123,11 @@ class Journal:
         return ""
 
     def write_text(self, name: str, text: str) -> None:
-        self._write(self.folder / name, text.encode())
+        """Replaced in one step, and readable by nobody else."""
+        temporary = self.folder / f"{name}.new"
+        temporary.touch(mode=0o600)
+        temporary.write_text(text)
+        temporary.rename(self.folder / name)
 
     def machine_id(self) -> str:
         known = self.read_text("machine-id")
@@ -132,17 +139,16 @@ class Journal:
     # ---- attempts ----------------------------------------------------------------------------------------------------
 
     def accept(self, order: Order, attempt: Attempt) -> AttemptFolder:
-        """Raises OSError. Not atomic: nothing is started before it is whole, so half of it means nothing was."""
+        """Raises OSError. Nothing is started before it is whole: half of it means that nothing was."""
         folder = self.attempt_folder(order.attempt)
         folder.root.mkdir(mode=0o711, exist_ok=True)
-        accepted = Accepted(self.stamp, attempt.phases[0][1], order)
-        _write_file(folder.root / "order", _encode(accepted))
+        self._append(order.attempt, _encode(Accepted(self.stamp, attempt.phases[0][1], order)))
         return folder
 
     def save(self, attempt: Attempt) -> None:
         """A status that cannot be written (a full disk) costs what it would have told after a restart, no more."""
         try:
-            self._write(self.attempts / attempt.uid / "status", _encode(Status(self.stamp, attempt)))
+            self._append(attempt.uid, _encode(Status(self.stamp, attempt)))
         except OSError as error:
             log.error("the status of attempt %s is not written: %s", attempt.uid, error)
 
@@ -162,7 +168,8 @@ class Journal:
 
     def _load(self, folder: Path) -> Kept | None:
         try:
-            accepted = _decode_order((folder / "order").read_bytes())
+            first, last = _records(folder / "journal")
+            accepted = _decode_order(first)
         except (OSError, msgspec.DecodeError) as error:
             log.warning("%s holds no whole order: nothing was started for it, it is removed (%s)", folder, error)
             self.remove(folder.name)
@@ -175,16 +182,20 @@ class Journal:
             phases=[(Phase.PREPARING, accepted.at)],
         )
         stamp = accepted.stamp
-        with contextlib.suppress(FileNotFoundError, msgspec.DecodeError):
-            status = _decode_status((folder / "status").read_bytes())
+        if last:
+            status = _decode_status(last)
             attempt, stamp = status.attempt, status.stamp
         _shift(attempt, self.stamp.shift_from(stamp))
         return Kept(attempt, order, self.stamp.shift_from(accepted.stamp), rebooted)
 
-    def _write(self, path: Path, data: bytes) -> None:
-        temporary = path.with_name(path.name + ".new")
-        _write_file(temporary, data)
-        os.rename(temporary, path)
+    def _append(self, uid: str, record: bytes) -> None:
+        descriptor = os.open(
+            f"{self._prefix}{uid}/journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+        try:
+            os.write(descriptor, len(record).to_bytes(4) + record)
+        finally:
+            os.close(descriptor)
 
 
 def _shift(attempt: Attempt, seconds: float) -> None:
@@ -192,9 +203,11 @@ def _shift(attempt: Attempt, seconds: float) -> None:
     attempt.stop_at += seconds
 
 
-def _write_file(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, data)
-    finally:
-        os.close(descriptor)
+def _records(path: Path) -> tuple[bytes, bytes]:
+    """The first record and the last whole one after it, empty where there is none. Raises OSError."""
+    data = path.read_bytes()
+    records: list[bytes] = []
+    while len(data) >= 4 and len(data) >= 4 + (length := int.from_bytes(data[:4])):
+        records.append(data[4 : 4 + length])
+        data = data[4 + length :]
+    return records[0] if records else b"", records[-1] if len(records) > 1 else b""

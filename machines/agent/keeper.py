@@ -6,9 +6,10 @@ unprivileged user once, at its start: changing the user at each spawn would turn
 bounds how fast a machine takes work.
 
 Agent → keeper: {op: spawn, attempt, argv, env, cwd, working_dir, output, exit, cgroups}, {op: stop, attempt, grace},
-{op: adopt, attempt, pid, born, exit}. Keeper → agent: once {ev: live, keeper, home, attempts}, then {ev: started,
-attempt, pid, born, at, cgroups}, {ev: failed, attempt, code, error, at}, {ev: exit, attempt, code, at, oom}. A spawn of
-an attempt that runs, or whose `exit` file says that its start was tried, starts nothing: it tells what became of it.
+{op: adopt, attempt, pid, born, exit}, {op: wait, cgroups}. Keeper → agent: once {ev: live, keeper, home, attempts},
+then {ev: started, attempt, pid, born, at, cgroups}, {ev: failed, attempt, code, error, at},
+{ev: exit, attempt, code, at, oom}. A spawn of an attempt that runs, or whose start was tried as its `exit` file says,
+starts nothing: it tells what became of it.
 """
 
 import errno
@@ -25,6 +26,7 @@ from machines.agent.processes import (
     MARK,
     PR_SET_CHILD_SUBREAPER,
     End,
+    OomScore,
     append,
     become,
     born,
@@ -48,6 +50,7 @@ KILL_AGAIN_SECONDS = 0.05  # a process may fork while its group is being killed
 SCAN_SHARE = 9  # after a look through /proc, do other work for nine times as long
 WAIT_FOR_AGENT_SECONDS = 10
 IDLE_SECONDS = 60
+WORKERS_OOM_SCORE = b"1000"  # when memory is short, workers die before what keeps the machine going, as the keeper
 
 
 class Worker:
@@ -75,10 +78,13 @@ class Worker:
 class Keeper:
     """All of it: one thread, one loop. The truth is in the exit files; messages only save a look there."""
 
-    def __init__(self, listener: socket.socket, home: list[str]) -> None:
+    def __init__(self, listener: socket.socket, home: list[str], oom_score: OomScore) -> None:
         self.poll = select.poll()
         self.link = Link(listener, self.poll)
         self.home = home  # the keeper's own cgroups
+        self.place = home  # where it is
+        self.wait_in = home  # where it goes when there is nothing to start
+        self.oom_score = oom_score
         self.queue: deque[Message] = deque()
         self.workers: dict[str, Worker] = {}
         self.by_pid: dict[int, Worker] = {}  # whose main process lives
@@ -136,6 +142,8 @@ class Keeper:
             self._stop(message["attempt"], message["grace"])
         elif message["op"] == "adopt":
             self._adopt(message)
+        elif message["op"] == "wait":
+            self.wait_in = message["cgroups"]
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
@@ -150,8 +158,9 @@ class Keeper:
             except (OSError, ValueError) as error:  # ValueError: a NUL in an argument, a name the kernel refuses
                 reason = error.strerror if isinstance(error, OSError) else str(error)
                 self._not_started(message, None, f"cannot start {message['argv'][0]}: {reason}")
-            if message["cgroups"]:
-                self._join(self.home)
+        if not self.queue and self.place != self.wait_in:
+            self.link.flush()  # the move may take the kernel many milliseconds: tell the news first
+            self._wait()
 
     def _spawn(self, message: Message) -> None:
         trace = read_trace(message["exit"])
@@ -172,26 +181,39 @@ class Keeper:
         append(message["exit"], tried_line(oom_before, message["cgroups"]))
         output = os.open(message["output"], os.O_WRONLY | os.O_APPEND)
         try:
+            self.oom_score.write(WORKERS_OOM_SCORE)  # the child inherits it
             pid = start_process(program, message, output)
         except OSError as error:
             self._not_started(message, EXEC_CODES.get(error.errno or 0), f"{message['argv'][0]}: {error.strerror}")
             return
         finally:
+            self.oom_score.restore()
             os.close(output)
         worker = Worker(message["attempt"], pid, message["exit"], message["cgroups"], oom_before)
         self.workers[worker.attempt] = self.by_pid[pid] = worker
         self.link.tell({"ev": "started", **worker.facts()})
 
     def _enter(self, message: Message) -> None:
-        """Move the keeper itself, so that the child is born inside: no moment outside, and no wrapper program."""
         os.chdir(message["cwd"])
-        if message.get("working_dir"):
+        if message["working_dir"]:
             os.chdir(message["working_dir"])
-        self._join(message["cgroups"])
+        self._join(message["cgroups"] or self.home)
 
     def _join(self, cgroups: list[str]) -> None:
-        for path in cgroups:
-            append(f"{path}/cgroup.procs", b"0")
+        """Move the keeper itself, so that the child is born inside: no moment outside, and no wrapper program. A first
+        move after some rest costs the kernel many milliseconds (it waits for all cores), so the keeper waits in the
+        cgroup that the next worker will have, and the agent sets that one's limits when it knows them."""
+        if cgroups != self.place:
+            for path in cgroups:
+                append(f"{path}/cgroup.procs", b"0")
+            self.place = cgroups
+
+    def _wait(self) -> None:
+        try:
+            self._join(self.wait_in)
+        except OSError:
+            self.wait_in = self.home
+            self._join(self.home)
 
     def _not_started(self, message: Message, code: int | None, error: str) -> None:
         at = now()
@@ -354,6 +376,7 @@ def main() -> None:
     prctl(PR_SET_CHILD_SUBREAPER)  # orphans of workers come to us, not to init
     for path in home:
         append(f"{path}/cgroup.procs", b"0")
+    oom_score = OomScore()
     if uid >= 0:
         become(uid, gid)
-    Keeper(listener, home).run()
+    Keeper(listener, home, oom_score).run()

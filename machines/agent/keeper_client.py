@@ -82,6 +82,7 @@ class KeeperClient:
             self._prepare_cgroups()
             reader = await self._reach()
             self._task = asyncio.create_task(self._listen(reader))
+            self._flush()
 
     def on_replaced(self, callback: Callable[[], None]) -> None:
         """Called after another keeper had to be started: it knows nothing of earlier workers."""
@@ -123,9 +124,16 @@ class KeeperClient:
                 await asyncio.to_thread(self._process.wait, LEAVE_SECONDS)
 
     def _flush(self) -> None:
+        self._give_spare()
         if self._writer is not None and self._outgoing:
             self._writer.write(encode(self._outgoing))
         self._outgoing.clear()
+
+    def _give_spare(self) -> None:
+        """The cgroup where the keeper waited has become a worker's."""
+        if self.cgroups is not None and self.cgroups.spare is None:
+            with contextlib.suppress(OSError):  # then it waits in its own
+                self._outgoing.append({"op": "wait", "cgroups": self.cgroups.set_spare()})
 
     def _prepare_cgroups(self) -> None:
         name = "astra-" + hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:12]
@@ -207,6 +215,8 @@ class KeeperClient:
         greeting, *events = await self._frame(reader)
         self.keeper_pid = greeting["keeper"]
         self.live = {facts["attempt"]: facts for facts in greeting["attempts"]}
+        if self.cgroups is not None:
+            self.cgroups.spare = None
         for event in events:
             self._dispatch(event)
         if self.cgroups is not None and greeting["home"] != self.cgroups.home:

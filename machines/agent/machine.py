@@ -205,8 +205,9 @@ class Machine:
 
     def _on_event(self, event: RuntimeEvent) -> None:
         tail = ""
-        if isinstance(event, Exited | Failed):
+        if self.supervisor.wants_tail(event):
             tail = output.last_lines(self.journal.attempt_folder(event.attempt).output)
+        if isinstance(event, Exited | Failed):
             self._to_trim.add(event.attempt)
         self._perform(self.supervisor.on_event(event, tail, clock.now()))
 

@@ -112,8 +112,6 @@ def find_program(name: str, path: str) -> tuple[str, int]:
 
 
 def send_signal(pid: int, number: signal.Signals) -> None:
-    if pid == os.getpid():
-        return
     with contextlib.suppress(ProcessLookupError, PermissionError):  # gone; or another user's by now
         os.kill(pid, number)
 
@@ -158,7 +156,9 @@ def marked(pid: int) -> str | None:
 
 
 def members(cgroup: str) -> list[int]:
-    return [int(pid) for pid in read(f"{cgroup}/cgroup.procs", 1 << 20).split()]
+    """All processes in it but the caller's own: the keeper passes through the cgroups of its workers."""
+    pids = {int(pid) for pid in read(f"{cgroup}/cgroup.procs", 1 << 20).split()}
+    return list(pids - {os.getpid()})
 
 
 def oom_kills(cgroups: Sequence[str]) -> int:
@@ -172,6 +172,21 @@ def oom_kills(cgroups: Sequence[str]) -> int:
 
 
 # ---- the keeper's own ------------------------------------------------------------------------------------------------
+
+
+class OomScore:
+    """How ready the kernel is to kill this process for memory. Opened while still root: a process that gave up root may
+    not open it. Anybody may raise it, and take that back."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.open("/proc/self/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+        self._own = os.read(self._descriptor, 16).strip()
+
+    def write(self, value: bytes) -> None:
+        os.pwrite(self._descriptor, value, 0)
+
+    def restore(self) -> None:
+        self.write(self._own)
 
 
 def become(uid: int, gid: int) -> None:

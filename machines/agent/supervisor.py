@@ -199,8 +199,15 @@ class Supervisor:
 
     # ---- the runtime -------------------------------------------------------------------------------------------------
 
+    def wants_tail(self, event: RuntimeEvent) -> bool:
+        """It is an end, and no success."""
+        attempt = self._live.get(event.attempt)
+        if attempt is None or not isinstance(event, Exited | Failed):
+            return False
+        return event.exit_code != 0 or end_reason(attempt, event) != EndReason.EXITED
+
     def on_event(self, event: RuntimeEvent, log_tail: str, now: float) -> list[Effect]:
-        """`log_tail`: the end of the output so far; used when the event is an end that is no success."""
+        """`log_tail`: the end of the output, where `wants_tail`."""
         attempt = self._live.get(event.attempt)
         if attempt is None:
             return []
@@ -319,8 +326,7 @@ class Supervisor:
         attempt.end_reason = end_reason(attempt, event)
         attempt.exit_code = event.exit_code
         attempt.message = event.message[:MESSAGE_CHARACTERS] if isinstance(event, Failed) else ""
-        success = attempt.end_reason == EndReason.EXITED and event.exit_code == 0
-        attempt.log_tail = "" if success else log_tail
+        attempt.log_tail = log_tail
         attempt.pull_progress = ""
         attempt.phases.append((Phase.ENDED, event.at))
         del self._live[attempt.uid]
