@@ -71,7 +71,7 @@ class LogConsumer(AsyncWebsocketConsumer):
 
     async def _send_frames(self, feed: Feed, position: Position | None) -> None:
         """Until the last one. Every look sends one, so that a page knows that it is still live."""
-        seen, ended = -1, False
+        seen, ended = 0, False  # a feed that has looked already has something to show
         while not ended:
             seen = await feed.wait(seen)
             worker_id, _ = await database_sync_to_async(self._find)()  # still a member
