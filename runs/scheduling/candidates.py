@@ -5,6 +5,7 @@ from collections.abc import Collection
 import numpy as np
 
 from runs.scheduling.feasible import Feasibility, count_gpus, need_of
+from runs.scheduling.ledger import Ledger
 from runs.scheduling.rank import score
 from runs.scheduling.types import Ask
 
@@ -14,7 +15,10 @@ NO_ROOM = np.inf
 
 
 class Candidates:
-    """`ever`, `available`: masks of the machines that could take the ask if empty, and that take work now."""
+    """`ever`, `available`: masks of the machines that could take the ask if empty, and that take work now.
+
+    `best` looks on one ledger, that of the pass until told otherwise (`look_on`).
+    """
 
     def __init__(self, feasibility: Feasibility, ask: Ask) -> None:
         self.feasibility = feasibility
@@ -25,12 +29,21 @@ class Candidates:
         self.available = feasibility.available(self.need, self.ever)
         self.is_available = bool(self.available.any())
         self._seen = 0
-        self._scores = self._score_all()
+        self._scores: np.ndarray | None = None
+
+    def look_on(self, ledger: Ledger) -> "Candidates":
+        """The same machines, as they are on another ledger."""
+        twin = Candidates.__new__(Candidates)
+        twin.__dict__ |= self.__dict__
+        twin.ledger, twin._scores = ledger, None
+        return twin
 
     def best(self, without: Collection[int] = ()) -> int | None:
         """The row to take, or None if no machine has room. `without`: rows that may not be used."""
         if not self.is_available:
             return None
+        if self._scores is None:
+            self._scores = self._score_all()
         self._catch_up()
         scores = self._scores
         if without:
@@ -40,6 +53,7 @@ class Candidates:
         return row if scores[row] < NO_ROOM else None
 
     def _catch_up(self) -> None:
+        assert self._scores is not None
         changes = self.ledger.changes
         stale = len(changes) - self._seen
         if not stale:
@@ -54,12 +68,10 @@ class Candidates:
     def _score_all(self) -> np.ndarray:
         self._seen = len(self.ledger.changes)
         ledger, need = self.ledger, self.need
-        if not self.is_available:
-            return np.empty(0)
         cpu_left = (ledger.free_cpu - need.cpu_milli) / ledger.cpu_or_one
         memory_left = (ledger.free_memory - need.memory_bytes) / ledger.memory_or_one
         scores = score((ledger.free_gpus_in_all - need.ask.gpus).astype(np.float64), cpu_left, memory_left)
-        return np.where(self.feasibility.room(need, self.available), scores, NO_ROOM)
+        return np.where(self.feasibility.room(ledger, need, self.available), scores, NO_ROOM)
 
     def _score_one(self, row: int) -> float:
         if not self.available[row]:

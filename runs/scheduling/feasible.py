@@ -150,8 +150,10 @@ class Feasibility:
         mask: Mask = ever & self._takes_work & healthy
         return mask
 
-    def room(self, need: Need, available: Mask) -> Mask:
-        return available & _all(self.ledger, need, _ROOM_STAGES)
+    @staticmethod
+    def room(ledger: Ledger, need: Need, available: Mask) -> Mask:
+        """Of these, the machines with room on this ledger."""
+        return available & _all(ledger, need, _ROOM_STAGES)
 
 
 def _all(ledger: Ledger, need: Need, stages: Iterable[Stage]) -> Mask:

@@ -83,8 +83,7 @@ class Ledger:
                 continue  # left behind on a machine that was removed
             self.free_cpu[row] -= hold.cpu_milli
             self.free_memory[row] -= hold.memory_bytes
-            for index in hold.gpu_indexes:
-                self.held[row] |= 1 << index
+            self.held[row] |= bits_of(hold.gpu_indexes)
 
     def _count_gpus(self, row: int) -> None:
         held, in_all = self.held[row], 0
@@ -100,33 +99,51 @@ class Ledger:
             return ask.cpu_milli, ask.memory_bytes
         return int(self.cpu_milli[row] * ask.node_fraction), int(self.memory_bytes[row] * ask.node_fraction)
 
-    def take(self, row: int, ask: Ask, kinds: Sequence[int]) -> Take:
-        """Grant the ask on a machine on which it fits: its GPUs are the lowest free indexes of these kinds."""
-        cpu_milli, memory_bytes = self.needs(ask, row)
-        taken = Take(row, cpu_milli, memory_bytes, self._choose_gpus(row, ask.gpus, kinds))
-        self._apply(taken, 1)
-        self._takes.append(taken)
-        return taken
+    def choose(self, row: int, ask: Ask, kinds: Sequence[int]) -> Take:
+        """What the ask takes of a machine on which it fits: its GPUs are the lowest free indexes of these kinds."""
+        free = self.usable_gpus(row, kinds) & ~self.held[row]
+        return Take(row, *self.needs(ask, row), lowest_bits(free, ask.gpus))
 
-    def _choose_gpus(self, row: int, count: int, kinds: Sequence[int]) -> int:
-        free = 0
+    def usable_gpus(self, row: int, kinds: Sequence[int]) -> int:
+        """The bits of a machine's healthy GPUs of these kinds, free or not."""
+        usable = 0
         for kind, healthy, _ in self.healthy_bits[row]:
             if kind in kinds:
-                free |= healthy & ~self.held[row]
-        chosen = 0
-        for _ in range(count):
-            lowest = free & -free
-            chosen |= lowest
-            free ^= lowest
-        return chosen
+                usable |= healthy
+        return usable
+
+    def take(self, taken: Take) -> None:
+        self._apply(taken, 1)
+        self._takes.append(taken)
+
+    def set_free(self, row: int, cpu_milli: int, memory_bytes: int, held: int) -> None:
+        """What is free on a machine, whatever was taken before; outside marks and undoing."""
+        self.free_cpu[row] = cpu_milli
+        self.free_memory[row] = memory_bytes
+        self.held[row] = held
+        self._count_gpus(row)
+        self.changes.append(row)
+
+    def copy(self) -> "Ledger":
+        """Another ledger of the same machines, as free as this one is now."""
+        twin = Ledger.__new__(Ledger)
+        twin.__dict__ |= self.__dict__
+        twin.free_cpu, twin.free_memory = self.free_cpu.copy(), self.free_memory.copy()
+        twin.free_gpus, twin.free_gpus_in_all = self.free_gpus.copy(), self.free_gpus_in_all.copy()
+        twin.held, twin.changes, twin._takes = list(self.held), [], []
+        return twin
 
     def mark(self) -> int:
         """A point to come back to with `undo_to`."""
         return len(self._takes)
 
-    def undo_to(self, mark: int) -> None:
-        while len(self._takes) > mark:
-            self._apply(self._takes.pop(), -1)
+    def undo_to(self, mark: int) -> list[Take]:
+        """Give back what was taken since; the takes that were undone."""
+        undone = self._takes[mark:]
+        del self._takes[mark:]
+        for taken in undone:
+            self._apply(taken, -1)
+        return undone
 
     def _apply(self, taken: Take, sign: int) -> None:
         row = taken.row
@@ -136,6 +153,22 @@ class Ledger:
             self.held[row] ^= taken.gpu_bits
             self._count_gpus(row)
         self.changes.append(row)
+
+
+def lowest_bits(bits: int, count: int) -> int:
+    chosen = 0
+    for _ in range(count):
+        lowest = bits & -bits
+        chosen |= lowest
+        bits ^= lowest
+    return chosen
+
+
+def bits_of(gpu_indexes: Iterable[int]) -> int:
+    bits = 0
+    for index in gpu_indexes:
+        bits |= 1 << index
+    return bits
 
 
 def indexes(bits: int) -> tuple[int, ...]:

@@ -3,9 +3,10 @@
 One screen of verbs: order → plan workers → can it ever run → quota → place (whole or one by one) → say why not.
 """
 
+import math
 from collections.abc import Iterable
 
-from runs.scheduling import quota
+from runs.scheduling import backfill, quota
 from runs.scheduling.candidates import Candidates
 from runs.scheduling.feasible import Feasibility, Level, first_emptying
 from runs.scheduling.ledger import Ledger, indexes
@@ -29,7 +30,7 @@ PLACEMENTS_PER_PASS = 2000  # a pass ends here; the next follows at once
 
 def make_plan(snapshot: Snapshot, now: float, placements_per_pass: int = PLACEMENTS_PER_PASS) -> Plan:
     """Who goes where, and why everybody else waits. `now`: Unix seconds. Equal snapshots give equal plans."""
-    working = _Pass(snapshot, placements_per_pass)
+    working = _Pass(snapshot, now, placements_per_pass)
     for run in in_order(snapshot.waiting, working.shares):
         working.consider(run)
         if working.at_bound:
@@ -40,20 +41,24 @@ def make_plan(snapshot: Snapshot, now: float, placements_per_pass: int = PLACEME
 class _Pass:
     """What a pass knows while it goes through the queue."""
 
-    def __init__(self, snapshot: Snapshot, bound: int) -> None:
+    def __init__(self, snapshot: Snapshot, now: float, bound: int) -> None:
         self.snapshot = snapshot
+        self.now = now
         self.bound = bound
         self.ledger = Ledger(snapshot.machines, snapshot.holds)
         self.feasibility = Feasibility(self.ledger)
         self.shares = Shares(snapshot.machines, snapshot.namespaces, snapshot.holds)
         self.candidates: dict[Ask, Candidates] = {}
+        self.beside: dict[Ask, Candidates] = {}  # the same, on what the reservation leaves
+        self.limits = {run.id: run.time_limit for run in snapshot.waiting}
         self.counts: dict[SplitAsk, int | Refusal] = {}
         self.rows_of_run = _rows_of_distinct_runs(snapshot.waiting, snapshot.holds, self.ledger)
         self.placements: list[Placement] = []
         self.refusals: dict[int, Refusal] = {}
         self.changed: list[int] = []
         self.splits: dict[int, int] = {}
-        self.head_waits = False  # a run ahead of those still to come waits for room
+        self.reserved: backfill.Reserved | None = None
+        self.head: int | None = None  # the first run that waits for room
         self.more = False
 
     @property
@@ -67,6 +72,7 @@ class _Pass:
             refusals=self.refusals,
             changed=tuple(self.changed),
             splits=self.splits,
+            reservation=self.reserved.reservation if self.reserved else None,
             more=self.more or self.at_bound,
         )
 
@@ -125,7 +131,7 @@ class _Pass:
                 continue
             placed = self._try(run, worker, quota.Amount())
             if isinstance(placed, Refusal):
-                refused[worker.ask] = placed
+                refused[worker.ask] = self._as_head(run, [worker.ask], placed)
             else:
                 self._grant(placed)
         return next(iter(refused.values()), None)
@@ -138,8 +144,8 @@ class _Pass:
         for worker in largest_first:
             placed = self._try(run, worker, amount)
             if isinstance(placed, Refusal):
-                self.ledger.undo_to(mark)
-                self._forget_rows(run, trial)
+                self._undo(run, mark, trial)
+                placed = self._as_head(run, [worker.ask for worker in largest_first], placed)
                 if placed.code != "next":
                     return placed
                 return Refusal("gang", {**placed.numbers, "workers": len(largest_first), "fit": len(trial)})
@@ -159,16 +165,22 @@ class _Pass:
         if not candidates.is_available:
             code, numbers = first_emptying(self.ledger, candidates.need, Level.AVAILABLE)
             return Refusal(f"unavailable_{code}", numbers)
+        long = self._is_long(run)
+        if long:
+            candidates = self._candidates_beside(ask)
         used_rows = self.rows_of_run.get(run.id)
         row = candidates.best(used_rows or ())
         if row is None:
-            return self._no_room(ask)
+            return Refusal("queued", _amounts(ask))
         if ask.node_fraction is not None:
             amount = before.plus(ask.gpus, *self.ledger.needs(ask, row))
             refusal = quota.refuse(self.shares, run.namespace_id, run.id, amount)
             if refusal is not None:
                 return refusal
-        taken = self.ledger.take(row, ask, candidates.need.kinds)
+        taken = candidates.ledger.choose(row, ask, candidates.need.kinds)
+        self.ledger.take(taken)
+        if self.reserved is not None:
+            self.reserved.follow(taken, long)
         if used_rows is not None:
             used_rows.add(row)
         return Placement(
@@ -181,16 +193,45 @@ class _Pass:
             namespace_id=run.namespace_id,
         )
 
-    def _no_room(self, ask: Ask) -> Refusal:
-        code = "queued" if self.head_waits else "next"
-        self.head_waits = True
-        return Refusal(code, _amounts(ask))
+    def _is_long(self, run: WaitingRun) -> bool:
+        """Whether the run could delay the reservation, were it placed in reserved room."""
+        if self.reserved is None:
+            return False
+        return run.time_limit is None or not self.reserved.is_short(self.now + run.time_limit)
+
+    def _as_head(self, run: WaitingRun, asks: list[Ask], refusal: Refusal) -> Refusal:
+        """Of all that wait for room the first is the head: it gets the reservation, and says so."""
+        if refusal.code != "queued" or self.head not in (None, run.id):
+            return refusal
+        if self.head is None:
+            self.head = run.id
+            self.reserved = self._reserve(run, asks)
+        numbers = dict(refusal.numbers)
+        if self.reserved is not None and self.reserved.reservation.starts_by is not None:
+            numbers["starts_by"] = math.ceil(self.reserved.reservation.starts_by / 60) * 60
+        return Refusal("next", numbers)
+
+    def _reserve(self, run: WaitingRun, asks: list[Ask]) -> backfill.Reserved | None:
+        largest = max(asks, key=lambda ask: (ask.gpus, ask.cpu_milli, ask.memory_bytes))
+        ends = backfill.releases(
+            self.ledger,
+            self.snapshot.holds,
+            ((placed, self.limits[placed.run_id]) for placed in self.placements),
+            self.now,
+        )
+        without = self.rows_of_run.get(run.id, ())
+        return backfill.reserve(run.id, asks, self._candidates(largest), ends, without, run.distinct_machines)
 
     def _grant(self, placed: Placement) -> None:
         self.placements.append(placed)
         self.shares.grant(placed)
 
-    def _forget_rows(self, run: WaitingRun, trial: list[Placement]) -> None:
+    def _undo(self, run: WaitingRun, mark: int, trial: list[Placement]) -> None:
+        """Give back what a trial has taken."""
+        long = self._is_long(run)
+        for taken in self.ledger.undo_to(mark):
+            if self.reserved is not None:
+                self.reserved.follow(taken, long, -1)
         if run.id in self.rows_of_run:
             self.rows_of_run[run.id] -= {self.ledger.row_of[placed.machine_id] for placed in trial}
 
@@ -198,6 +239,13 @@ class _Pass:
         candidates = self.candidates.get(ask)
         if candidates is None:
             candidates = self.candidates[ask] = Candidates(self.feasibility, ask)
+        return candidates
+
+    def _candidates_beside(self, ask: Ask) -> Candidates:
+        candidates = self.beside.get(ask)
+        if candidates is None:
+            assert self.reserved is not None
+            candidates = self.beside[ask] = self._candidates(ask).look_on(self.reserved.beside)
         return candidates
 
 

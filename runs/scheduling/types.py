@@ -179,10 +179,11 @@ class Preemption(msgspec.Struct, frozen=True):
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """Room kept for the first run that must wait. `starts_by`: when all that runs has used its time limit."""
+    """Room kept for the first run that must wait. `starts_by`: its start if all that runs uses its whole time limit;
+    None where something has none."""
 
     run_id: int
-    starts_by: float
+    starts_by: float | None
     machine_ids: tuple[int, ...]
 
 

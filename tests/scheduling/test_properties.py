@@ -108,7 +108,7 @@ def plan_of(snapshot: Snapshot) -> Plan:
 
 
 @given(snapshots())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_no_machine_and_no_gpu_is_ever_given_twice(snapshot: Snapshot) -> None:
     plan = plan_of(snapshot)
     for machine in snapshot.machines:
@@ -121,7 +121,7 @@ def test_no_machine_and_no_gpu_is_ever_given_twice(snapshot: Snapshot) -> None:
 
 
 @given(snapshots())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_what_is_placed_is_what_was_asked_for_where_it_was_asked_for(snapshot: Snapshot) -> None:
     machines_by_id = {machine.id: machine for machine in snapshot.machines}
     workers = {worker.id: worker.ask for run in snapshot.waiting for worker in run.workers}
@@ -138,7 +138,7 @@ def test_what_is_placed_is_what_was_asked_for_where_it_was_asked_for(snapshot: S
 
 
 @given(snapshots())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_no_pass_takes_a_namespace_above_its_quota(snapshot: Snapshot) -> None:
     plan = plan_of(snapshot)
     ready = {machine.id for machine in snapshot.machines if machine.ready}
@@ -157,7 +157,7 @@ def test_no_pass_takes_a_namespace_above_its_quota(snapshot: Snapshot) -> None:
 
 
 @given(snapshots())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_gangs_are_whole_or_absent_and_every_other_run_says_why_it_waits(snapshot: Snapshot) -> None:
     plan = plan_of(snapshot)
     placed: dict[int, int] = defaultdict(int)
@@ -171,7 +171,7 @@ def test_gangs_are_whole_or_absent_and_every_other_run_says_why_it_waits(snapsho
 
 
 @given(snapshots(), st.integers(0, 6), st.integers(0, 2))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_an_impossible_run_changes_nobodys_plan(snapshot: Snapshot, place: int, priority: int) -> None:
     impossible = WaitingRun(50, 1, 0.0, (WaitingWorker(500, Ask(gpus=99)),), priority)
     waiting = (*snapshot.waiting[:place], impossible, *snapshot.waiting[place:])
@@ -182,7 +182,7 @@ def test_an_impossible_run_changes_nobodys_plan(snapshot: Snapshot, place: int, 
 
 
 @given(snapshots())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_of_two_equal_runs_of_a_namespace_the_one_of_higher_priority_is_placed_first(snapshot: Snapshot) -> None:
     plan = plan_of(snapshot)
     placed = {placement.run_id for placement in plan.placements}
@@ -199,7 +199,7 @@ def _asks(run: WaitingRun) -> tuple[object, ...]:
 
 
 @given(snapshots())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_equal_snapshots_give_equal_plans_and_a_plan_that_is_followed_leaves_nothing_to_place(
     snapshot: Snapshot,
 ) -> None:
