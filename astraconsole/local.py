@@ -23,6 +23,7 @@ from astraconsole import embedded
 from astraconsole.celery import broker_url
 from astraconsole.demo import Demo, write_private
 from astraconsole.supervision import Child, end_recorded, keep_alive, record
+from machines.agent.inventory import simulated_gpus
 from runs.units import parse_memory
 
 READY_SECONDS = 120
@@ -223,17 +224,21 @@ class LocalConsole:
 
 
 def _declared(options: LocalOptions) -> list[dict[str, object]]:
-    """What each local machine says it has."""
-    if options.machines < 0:
-        raise StartError("--machines: at least 0")
+    """What each local machine says it has. Raises StartError, which names the option."""
     share = max(options.machines, 1)
     cpus = options.machine_cpus if options.machine_cpus is not None else (os.cpu_count() or 1) / share
+    memory = _host_memory() // share
+    for option, is_right in (("--machines", 0 <= options.machines <= 1000), ("--machine-cpus", 0.001 <= cpus <= 1e6)):
+        if not is_right:
+            raise StartError(f"{option}: out of range")
+    option = "--machine-memory"
     try:
-        memory = (
-            parse_memory(options.machine_memory, plain="bytes") if options.machine_memory else _host_memory() // share
-        )
+        if options.machine_memory:
+            memory = parse_memory(options.machine_memory, plain="bytes")
+        option = "--simulate-gpus"
+        simulated_gpus(options.simulate_gpus, "")
     except ValueError as error:
-        raise StartError(f"--machine-memory: {error}") from error
+        raise StartError(f"{option}: {error}") from error
     common = {"runtime": options.runtime, "simulate_gpus": options.simulate_gpus, "cpus": cpus, "memory_bytes": memory}
     return [{"name": f"local-{number}", **common} for number in range(1, options.machines + 1)]
 

@@ -121,6 +121,8 @@ LOGGING = {
     "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", "INFO")},
     "loggers": {
         "httpx": {"level": "WARNING"},
+        "celery.worker.strategy": {"level": "WARNING"},  # each task twice, otherwise
+        "celery.app.trace": {"level": "WARNING"},
         "django.request": {"level": "ERROR"},
         "daphne": {"level": "WARNING"},
         "django.channels.server": {"level": "WARNING"},
