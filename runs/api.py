@@ -21,6 +21,7 @@ from runs.api_documents import (
     WorkerDocument,
     WorkerList,
     cluster_document,
+    created,
     listed_run,
     moves,
     run_document,
@@ -76,7 +77,7 @@ def create_run(request: HttpRequest, org: str, ws: str, cluster: str) -> HttpRes
     """Submit a run. The answer is the run as created."""
     access = _access(request, org, ws, Action.WRITE)
     run = submit_run(access, cluster, parse_run(read_json(request)), timezone.now())
-    return json_response(_run(run), HTTPStatus.CREATED)
+    return json_response(run_document(run, [created(run)], queries.names_and_states(run)), HTTPStatus.CREATED)
 
 
 def list_runs(request: HttpRequest, org: str, ws: str, cluster: str, filters: Query[RunFilters]) -> HttpResponse:
@@ -116,7 +117,7 @@ def get_run(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> 
 
 
 def _run(run: Any) -> dict[str, Any]:
-    return run_document(run, queries.history_of_run(run), queries.names_and_states(run))
+    return run_document(run, moves(queries.history_of_run(run)), queries.names_and_states(run))
 
 
 def delete(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> HttpResponse:

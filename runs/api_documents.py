@@ -186,10 +186,10 @@ def listed_run(run: "Run", counts: Mapping[str, int]) -> dict[str, Any]:
     return {**run_summary(run, counts), "spec": spec}
 
 
-def run_document(run: "Run", history: Iterable["Transition"], workers: Sequence[tuple[str, str]]) -> dict[str, Any]:
-    """A RunDocument. `workers`: the name and the state of each, by rank."""
+def run_document(run: "Run", history: list[dict[str, Any]], workers: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """A RunDocument. `history`: each a Moved. `workers`: the name and the state of each, by rank."""
     summary = run_summary(run, Counter(state for _, state in workers))
-    return {**summary, "history": moves(history), "task_names": [name for name, _ in workers]}
+    return {**summary, "history": history, "task_names": [name for name, _ in workers]}
 
 
 def worker_summary(worker: "Worker", job: str, gpus: Iterable["Gpu"]) -> dict[str, Any]:
@@ -246,3 +246,9 @@ def cluster_document(namespace: "Namespace") -> dict[str, Any]:
         "max_priority": namespace.max_priority,
         "pools": namespace.pools,
     }
+
+
+def created(run: "Run") -> dict[str, Any]:
+    """The Moved that submitting wrote, without reading it again: all that a new run's history holds."""
+    actor = run.created_by.username if run.created_by else ""
+    return {"transition_at": moment(run.created_at), "state": run.state, "reason": run.reason, "actor": actor}

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db import connection
 from django.db.models import BigIntegerField, Count, F, Func, Q, QuerySet, Sum, Value
 from django.db.models.functions import Coalesce
 
@@ -194,7 +195,9 @@ def workers_of(run: Run) -> list[Worker]:
 
 def names_and_states(run: Run) -> list[tuple[str, str]]:
     """Of its workers, by rank. One query, of two columns: a run may have thousands."""
-    return list(Worker.objects.filter(run=run).order_by("rank").values_list("name", "state"))
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name, state FROM runs_worker WHERE run_id = %s ORDER BY rank", [run.pk])
+        return cursor.fetchall()
 
 
 def _with_newest(workers: list[Worker]) -> list[Worker]:

@@ -4,7 +4,7 @@ import hashlib
 import secrets
 from datetime import datetime, timedelta
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
@@ -16,6 +16,13 @@ from astraconsole.tenancy.queries import Access
 TOKEN_PREFIX = "astra_"
 TOKEN_NAME_LENGTH = 100
 LAST_USED_PRECISION = timedelta(minutes=1)
+# Written out for the reason given at `queries.ACCESS_SQL`. The person's other columns are read when they are asked for.
+TOKEN_SQL = """
+    SELECT t.id, t.last_used_at, u.id, u.is_superuser, u.username, u.is_staff, u.is_active
+    FROM tenancy_apitoken t JOIN tenancy_user u ON u.id = t.user_id
+    WHERE t.digest = %s AND t.revoked_at IS NULL AND u.is_active
+"""
+USER_COLUMNS = ["id", "is_superuser", "username", "is_staff", "is_active"]
 
 
 def create_token(user: User, name: str, now: datetime) -> tuple[ApiToken, str]:
@@ -42,23 +49,21 @@ def authenticate_token(header: str | None) -> User:
     scheme, _, secret = (header or "").partition(" ")
     if scheme.lower() != "bearer" or not secret.strip():
         raise Unauthenticated("send an API token: Authorization: Bearer <token>")
-    token = (
-        ApiToken.objects.select_related("user")
-        .filter(digest=_digest(secret.strip()), revoked_at=None, user__is_active=True)
-        .first()
-    )
-    if token is None:
+    with connection.cursor() as cursor:
+        cursor.execute(TOKEN_SQL, [_digest(secret.strip())])
+        row = cursor.fetchone()
+    if row is None:
         raise Unauthenticated("this API token is unknown or was revoked")
-    _note_use(token, timezone.now())
-    return token.user
+    _note_use(row[0], row[1], timezone.now())
+    return User.from_db("default", USER_COLUMNS, row[2:])
 
 
-def _note_use(token: ApiToken, now: datetime) -> None:
+def _note_use(token_id: int, last_used_at: datetime | None, now: datetime) -> None:
     """To the minute: a busy token costs one write a minute."""
     before = now - LAST_USED_PRECISION
-    if token.last_used_at is None or token.last_used_at < before:
+    if last_used_at is None or last_used_at < before:
         stale = Q(last_used_at=None) | Q(last_used_at__lt=before)
-        ApiToken.objects.filter(stale, pk=token.pk).update(last_used_at=now)
+        ApiToken.objects.filter(stale, pk=token_id).update(last_used_at=now)
 
 
 def _digest(secret: str) -> str:
