@@ -10,6 +10,8 @@ from html import escape
 from runs.log_errors import looks_like_error
 from runs.log_text import Line
 
+LONG = 2000  # characters; such a line scrolls by itself
+
 # Characters that reorder, join or hide text: shown by their code. Joiners of scripts and emoji stay.
 _INVISIBLE = [0x061C, 0x200B, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFEFF]
 _SHOWN = {code: f"⟨U+{code:04X}⟩" for code in _INVISIBLE}
@@ -45,8 +47,8 @@ class Mark:
 def line_html(line: Line, attempt: int, find: str = "", hidden: bool = False) -> str:
     """A list item. Its id, `L<attempt>.<offset>`, is the line's permanent link."""
     name = f"L{attempt}.{line.offset}"
-    attributes = ' class="error"' if looks_like_error(line.text) else ""
-    attributes += " hidden" if hidden else ""
+    kinds = ["error"] * looks_like_error(line.text) + ["long"] * (len(line.text) > LONG)
+    attributes = (f' class="{" ".join(kinds)}"' if kinds else "") + (" hidden" if hidden else "")
     note = f' <small class="faint">… {escape(line.cut_note)}</small>' if line.is_cut else ""
     link = f'<a href="#{name}" title="Link to this line">{line.number or "·"}</a>'
     return f'<li id="{name}"{attributes}>{link}<span>{text_html(line, find)}{note}</span></li>'
