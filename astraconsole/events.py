@@ -103,14 +103,14 @@ def run_while_woken(what: str, cluster_id: int, run_once: Callable[[], bool]) ->
     while True:
         seen = _wakes(what, cluster_id)
         left_over = run_once()
-        if monotonic() > deadline:
-            _forget_queued(what, cluster_id)
-            wake_now(what, cluster_id)
-            return
         if not left_over and _wakes(what, cluster_id) == seen:
             _forget_queued(what, cluster_id)
             if _wakes(what, cluster_id) == seen or not _claim_queued(what, cluster_id):
                 return
+        if monotonic() > deadline:
+            _forget_queued(what, cluster_id)
+            wake_now(what, cluster_id)
+            return
 
 
 def _counter(what: str, cluster_id: int) -> str:

@@ -66,6 +66,7 @@ def machine(
         "state": MachineState.READY,
         "connection": "socket-1",
         "runtime": "process",
+        "last_seen_at": T0,
     }
     made = Machine.objects.create(
         cluster=of,
@@ -73,7 +74,6 @@ def machine(
         cpu_milli=round(cpu * 1000),
         memory_bytes=memory,
         token_digest=uuid.uuid4().hex,
-        last_seen_at=T0,
         **{**defaults, **columns},
     )
     for index in range(gpus):
