@@ -29,18 +29,19 @@ class Candidates:
         self.available = feasibility.available(self.need, self.ever)
         self.is_available = bool(self.available.any())
         self._seen = 0
+        self._without_room_at = -1  # how much had changed when there was none
         self._scores: np.ndarray | None = None
 
     def look_on(self, ledger: Ledger) -> "Candidates":
         """The same machines, as they are on another ledger."""
         twin = Candidates.__new__(Candidates)
         twin.__dict__ |= self.__dict__
-        twin.ledger, twin._scores = ledger, None
+        twin.ledger, twin._scores, twin._without_room_at = ledger, None, -1
         return twin
 
     def best(self, without: Collection[int] = ()) -> int | None:
         """The row to take, or None if no machine has room. `without`: rows that may not be used."""
-        if not self.is_available:
+        if not self.is_available or self._without_room_at == len(self.ledger.changes):
             return None
         if self._scores is None:
             self._scores = self._score_all()
@@ -50,7 +51,11 @@ class Candidates:
             scores = scores.copy()
             scores[list(without)] = NO_ROOM
         row = int(scores.argmin())
-        return row if scores[row] < NO_ROOM else None
+        if scores[row] < NO_ROOM:
+            return row
+        if not without:
+            self._without_room_at = len(self.ledger.changes)
+        return None
 
     def _catch_up(self) -> None:
         assert self._scores is not None
@@ -68,10 +73,13 @@ class Candidates:
     def _score_all(self) -> np.ndarray:
         self._seen = len(self.ledger.changes)
         ledger, need = self.ledger, self.need
+        room = self.feasibility.room(ledger, need, self.available)
+        if not room.any():
+            return np.full(len(room), NO_ROOM)
         cpu_left = (ledger.free_cpu - need.cpu_milli) / ledger.cpu_or_one
         memory_left = (ledger.free_memory - need.memory_bytes) / ledger.memory_or_one
         scores = score((ledger.free_gpus_in_all - need.ask.gpus).astype(np.float64), cpu_left, memory_left)
-        return np.where(self.feasibility.room(ledger, need, self.available), scores, NO_ROOM)
+        return np.where(room, scores, NO_ROOM)
 
     def _score_one(self, row: int) -> float:
         if not self.available[row]:

@@ -32,7 +32,7 @@ class Need(NamedTuple):
     memory_bytes: Ints | int
 
 
-Passes: TypeAlias = Callable[[Ledger, Need], Mask]
+Passes: TypeAlias = Callable[[Ledger, Need], Mask | None]  # None: it does not matter to this ask, all pass
 
 
 class Stage(NamedTuple):
@@ -82,17 +82,24 @@ def _by_machine(accepts: Callable[[MachineView, Constraints], bool]) -> Passes:
     return passes
 
 
-def _has_model(ledger: Ledger, need: Need) -> Mask:
+def _has_model(ledger: Ledger, need: Need) -> Mask | None:
     if not need.ask.gpus or not need.ask.constraints.gpu_models:
-        return np.ones(len(ledger.machines), dtype=bool)
+        return None
     kinds = [number for number, kind in enumerate(ledger.kinds) if _model_serves(kind.model, need.ask.constraints)]
     return count_gpus(ledger.gpus, kinds) > 0
 
 
-def _has_gpu_memory(ledger: Ledger, need: Need) -> Mask:
+def _has_gpu_memory(ledger: Ledger, need: Need) -> Mask | None:
     if not need.ask.gpus or not need.ask.constraints.gpu_min_memory_bytes:
-        return np.ones(len(ledger.machines), dtype=bool)
+        return None
     return count_gpus(ledger.gpus, need.kinds) > 0
+
+
+def _enough_gpus(by_kind: Callable[[Ledger], Ints]) -> Passes:
+    def passes(ledger: Ledger, need: Need) -> Mask | None:
+        return count_gpus(by_kind(ledger), need.kinds) >= need.ask.gpus if need.ask.gpus else None
+
+    return passes
 
 
 # Cheapest and plainest first: where it may run, what the machine has, whether it takes work, what is free on it.
@@ -107,23 +114,20 @@ STAGES: tuple[Stage, ...] = (
     Stage("labels", Level.EVER, _by_machine(lambda m, limits: set(limits.labels) <= set(m.labels))),
     Stage("gpu_model", Level.EVER, _has_model),
     Stage("gpu_memory", Level.EVER, _has_gpu_memory),
-    Stage("gpus", Level.EVER, lambda ledger, need: count_gpus(ledger.gpus, need.kinds) >= need.ask.gpus),
+    Stage("gpus", Level.EVER, _enough_gpus(lambda ledger: ledger.gpus)),
     Stage("cpu", Level.EVER, lambda ledger, need: ledger.cpu_milli >= need.cpu_milli),
     Stage("memory", Level.EVER, lambda ledger, need: ledger.memory_bytes >= need.memory_bytes),
     Stage("not_ready", Level.AVAILABLE, _by_machine(lambda m, limits: m.ready)),
     Stage("cordoned", Level.AVAILABLE, _by_machine(lambda m, limits: not m.cordoned)),
-    Stage(
-        "gpu_health",
-        Level.AVAILABLE,
-        lambda ledger, need: count_gpus(ledger.healthy_gpus, need.kinds) >= need.ask.gpus,
-    ),
-    Stage("free_gpus", Level.ROOM, lambda ledger, need: count_gpus(ledger.free_gpus, need.kinds) >= need.ask.gpus),
+    Stage("gpu_health", Level.AVAILABLE, _enough_gpus(lambda ledger: ledger.healthy_gpus)),
+    Stage("free_gpus", Level.ROOM, _enough_gpus(lambda ledger: ledger.free_gpus)),
     Stage("free_cpu", Level.ROOM, lambda ledger, need: ledger.free_cpu >= need.cpu_milli),
     Stage("free_memory", Level.ROOM, lambda ledger, need: ledger.free_memory >= need.memory_bytes),
 )
 _PLACE_STAGES = STAGES[:4]  # depend on the constraints alone
 _SIZE_STAGES = STAGES[4:9]
 _READY_STAGES = STAGES[9:11]
+_HEALTH_STAGES = STAGES[11:12]
 _ROOM_STAGES = STAGES[12:]
 
 
@@ -133,33 +137,33 @@ class Feasibility:
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
         self._where: dict[Constraints, Mask] = {}
-        nothing = need_of(ledger, Ask())
-        self._takes_work = _all(ledger, nothing, _READY_STAGES)
+        self._everything = np.ones(len(ledger.machines), dtype=bool)
+        self._takes_work = _narrowed(self._everything, ledger, need_of(ledger, Ask()), _READY_STAGES)
 
     def ever(self, need: Need) -> Mask:
         """Machines that could take it if they were empty, ready and in good health."""
         limits = need.ask.constraints
         where = Constraints(limits.pools, limits.namespace_pools, limits.labels, limits.names)
         if where not in self._where:
-            self._where[where] = _all(self.ledger, need, _PLACE_STAGES)
-        return self._where[where] & _all(self.ledger, need, _SIZE_STAGES)
+            self._where[where] = _narrowed(self._everything, self.ledger, need, _PLACE_STAGES)
+        return _narrowed(self._where[where], self.ledger, need, _SIZE_STAGES)
 
     def available(self, need: Need, ever: Mask) -> Mask:
         """Of these, the machines that take work now and have enough healthy GPUs."""
-        healthy = count_gpus(self.ledger.healthy_gpus, need.kinds) >= need.ask.gpus
-        mask: Mask = ever & self._takes_work & healthy
-        return mask
+        return _narrowed(ever & self._takes_work, self.ledger, need, _HEALTH_STAGES)
 
     @staticmethod
     def room(ledger: Ledger, need: Need, available: Mask) -> Mask:
         """Of these, the machines with room on this ledger."""
-        return available & _all(ledger, need, _ROOM_STAGES)
+        return _narrowed(available, ledger, need, _ROOM_STAGES)
 
 
-def _all(ledger: Ledger, need: Need, stages: Iterable[Stage]) -> Mask:
-    mask = np.ones(len(ledger.machines), dtype=bool)
+def _narrowed(mask: Mask, ledger: Ledger, need: Need, stages: Iterable[Stage]) -> Mask:
+    """What of a mask passes these stages; the mask itself is left as it is."""
     for stage in stages:
-        mask &= stage.passes(ledger, need)
+        passed = stage.passes(ledger, need)
+        if passed is not None:
+            mask = mask & passed
     return mask
 
 
@@ -177,12 +181,13 @@ def refusals_by_machine(ledger: Ledger, ask: Ask) -> list[MachineGroup]:
     left = np.ones(len(ledger.machines), dtype=bool)
     groups = []
     for stage in STAGES:
-        refused = left & ~stage.passes(ledger, need)
+        passed = _narrowed(left, ledger, need, (stage,))
+        refused = left & ~passed
         if refused.any():
             rows = np.flatnonzero(refused)
             names = tuple(ledger.machines[int(row)].name for row in rows)
             groups.append(MachineGroup(stage.code, refusal_numbers(ledger, need, stage.code, rows), names))
-            left &= ~refused
+            left = passed
     return groups
 
 
@@ -190,7 +195,7 @@ def first_emptying(ledger: Ledger, need: Need, level: Level) -> tuple[str, Numbe
     """The filter up to `level` after which no machine is left, and its numbers. One must be such."""
     left = np.ones(len(ledger.machines), dtype=bool)
     for stage in STAGES:
-        passed = left & stage.passes(ledger, need)
+        passed = _narrowed(left, ledger, need, (stage,))
         if stage.level == level and not passed.any():
             return stage.code, refusal_numbers(ledger, need, stage.code, np.flatnonzero(left))
         left = passed

@@ -130,6 +130,7 @@ def _fetch(sql: str, parameters: dict[str, int | None]) -> _Rows:
     connection.ensure_connection()
     with psycopg.Cursor(connection.connection) as cursor:
         row = cursor.execute(sql, parameters, prepare=True).fetchone()
+        assert row is not None
         return _decode(row[0])
 
 
