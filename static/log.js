@@ -19,6 +19,7 @@ class Log {
     this.since = null;
     this.listen();
     this.mark();
+    this.pinned = false; // to the end, while the end is in view
     if (this.linked()) this.follow.checked = false;
     else if (this.follow.checked || this.ended) this.toEnd();
     if (this.follow.checked) this.start();
@@ -38,6 +39,8 @@ class Log {
   }
 
   listen() {
+    this.box.addEventListener("scroll", () => { this.pinned = this.isNearEnd(); }, { passive: true });
+    new ResizeObserver(() => { if (this.pinned) this.toEnd(); }).observe(this.list);
     window.addEventListener("hashchange", () => {
       if (this.linked() && this.follow.checked) { this.follow.checked = false; this.stop("paused"); }
     });
@@ -63,6 +66,7 @@ class Log {
     const socket = (this.socket = new WebSocket(`${scheme}://${location.host}${this.panel.dataset.socket}${from}`));
     socket.onmessage = (event) => {
       this.wait = 1;
+      this.polled = false;
       this.stopAsking();
       this.take(JSON.parse(event.data));
     };
@@ -71,7 +75,7 @@ class Log {
       this.socket = null;
       if (this.ended) return;
       if (event.code === 4404) { this.stop("not available any more"); return; }
-      this.lost("reconnecting");
+      if (!this.polled) this.lost("reconnecting"); // else the plain way works, and says so
       this.ask();
       this.retry = setTimeout(() => this.start(), this.wait * 1000 * (0.75 + Math.random() / 2));
       this.wait = Math.min(this.wait * 2, 30);
@@ -104,7 +108,9 @@ class Log {
       if (answer.status === 404 || answer.redirected) { this.follow.checked = false; this.stop("not available any more"); return; }
       if (!answer.ok) throw new Error(answer.status);
       if (this.follow.checked) this.take(await answer.json(), `every ${this.seconds} s`);
+      this.polled = true;
     } catch {
+      this.polled = false;
       this.lost("reconnecting");
     }
   }
@@ -115,7 +121,6 @@ class Log {
   }
 
   take(frame, how = "live") {
-    const near = this.isNearEnd();
     this.position = frame.position;
     if (frame.html) this.append(frame.html);
     this.ended = frame.status === "ended";
@@ -125,7 +130,7 @@ class Log {
       this.say(this.ended ? "ended" : frame.status === "waiting" ? frame.message : frame.message ? `${how} · ${frame.message}` : how);
     }
     if (this.ended) { this.follow.disabled = true; this.follow.checked = false; this.stop("ended"); }
-    if (frame.html && near) this.toEnd();
+    if (frame.html && this.pinned) this.toEnd();
   }
 
   // A line that was not finished comes again under the same name, and takes its own place.
@@ -159,6 +164,7 @@ class Log {
   }
 
   toEnd() {
+    this.pinned = true;
     this.box.scrollTop = this.box.scrollHeight;
   }
 
