@@ -1,6 +1,8 @@
 """HTTP through Django; websockets straight to their consumers (agent frames never pass Django's middleware)."""
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
@@ -16,11 +18,18 @@ from machines.presence import watched  # noqa: E402
 from runs.consumers.logs import LogConsumer  # noqa: E402
 from runs.consumers.pages import RunConsumer, RunsConsumer, WorkerConsumer  # noqa: E402
 
+
+async def nothing_here(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
+    """An address without a consumer: refused, where a router alone would raise."""
+    await send({"type": "websocket.close", "code": 4404})
+
+
 pages = [
     path("ws/o/<slug:org>/w/<slug:ws>/runs", RunsConsumer.as_asgi()),
     path("ws/o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<str:name>", RunConsumer.as_asgi()),
     path("ws/o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<str:name>", WorkerConsumer.as_asgi()),
     path("ws/o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<str:name>/log", LogConsumer.as_asgi()),
+    re_path("", nothing_here),
 ]
 websocket = URLRouter(
     [

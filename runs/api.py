@@ -1,7 +1,7 @@
 """The JSON API of runs ("jobs") and workers ("tasks"). Documents: `runs.api_documents`; the rules: services."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
@@ -32,6 +32,9 @@ from runs.services.deleting import delete_run
 from runs.services.stopping import stop_run, stop_worker
 from runs.services.submit import submit_run
 from runs.spec import parse_run
+
+if TYPE_CHECKING:
+    from runs.models import Run, Worker
 
 CLUSTER = "/orgs/{slug:org}/workspaces/{slug:ws}/clusters/{slug:cluster}/api"
 WORKSPACE = "/orgs/{slug:org}/workspaces/{slug:ws}"
@@ -116,7 +119,7 @@ def get_run(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> 
     return json_response(_run(queries.get_run(_access(request, org, ws), cluster, job)))
 
 
-def _run(run: Any) -> dict[str, Any]:
+def _run(run: "Run") -> dict[str, Any]:
     return run_document(run, moves(queries.history_of_run(run)), queries.names_and_states(run))
 
 
@@ -159,7 +162,7 @@ def list_workers(request: HttpRequest, org: str, ws: str, cluster: str, filters:
     return json_response({"items": _workers(run.name, queries.workers_of(run)), "next": None})
 
 
-def _workers(job: str, workers: list[Any]) -> list[dict[str, Any]]:
+def _workers(job: str, workers: "list[Worker]") -> list[dict[str, Any]]:
     machines = {worker.newest.machine_id for worker in workers if worker.newest and worker.newest.gpu_indexes}
     gpus = machine_queries.gpus_of(machines)
     return [worker_summary(w, job, gpus.get(w.newest.machine_id, ()) if w.newest else ()) for w in workers]
@@ -171,7 +174,7 @@ def get_worker(request: HttpRequest, org: str, ws: str, cluster: str, task: str)
     return json_response(_worker(queries.get_worker(_access(request, org, ws), cluster, task)))
 
 
-def _worker(worker: Any) -> dict[str, Any]:
+def _worker(worker: "Worker") -> dict[str, Any]:
     return {**_workers(worker.run.name, [worker])[0], "history": moves(queries.history_of_worker(worker))}
 
 

@@ -185,7 +185,7 @@ def test_under_the_apis_path_there_are_only_operations_and_documentation() -> No
 
 
 def test_every_websocket_route_has_a_row() -> None:
-    assert {str(route.pattern) for route in asgi.pages} == SOCKETS
+    assert {str(route.pattern) for route in asgi.pages} == SOCKETS | {""}  # "" is where nothing is
     assert [str(route.pattern) for route in asgi.websocket.routes] == ["agent/v1", "^"]
 
 
@@ -346,6 +346,11 @@ async def test_the_agents_websocket_opens_for_machines_only(committed_world: Wor
     communicator = WebsocketCommunicator(asgi.application, "/agent/v1", headers=headers)
     connected, _ = await communicator.connect()
     assert not connected
+    await in_database(lambda: None)
+
+
+async def test_a_websocket_without_a_consumer_is_refused(committed_world: World) -> None:
+    assert not await opens("/ws/nothing", committed_world.members[Role.ADMIN])
     await in_database(lambda: None)
 
 
