@@ -1,0 +1,115 @@
+"""The very planner over a recorded trace, in virtual time: what would have waited how long. Pure."""
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import mean, median
+
+import msgspec
+
+from runs.scheduling.planner import make_plan
+from runs.scheduling.types import Ask, Hold, MachineView, NamespaceView, Plan, Snapshot, WaitingRun, WaitingWorker
+
+ONE_NAMESPACE = (NamespaceView(1),)
+
+
+class Job(msgspec.Struct, frozen=True):
+    """One job of a trace. asks: one per worker, which start together. limit: what the user said; None: nothing."""
+
+    name: str
+    submitted: float
+    duration: float
+    asks: tuple[Ask, ...]
+    limit: float | None = None
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """`started` is None for a job that no pass placed: the machines cannot hold it."""
+
+    job: Job
+    started: float | None
+
+    @property
+    def wait(self) -> float | None:
+        return None if self.started is None else self.started - self.job.submitted
+
+
+def simulate(jobs: Iterable[Job], machines: Sequence[MachineView]) -> list[Outcome]:
+    """Submit, plan, start, end: a pass whenever something was submitted or has ended, as the console does."""
+    ordered = sorted(jobs, key=lambda job: job.submitted)
+    world = _World(ordered, tuple(machines))
+    for _ in world.moments():
+        world.start(make_plan(world.snapshot(), world.now))
+    return [Outcome(job, world.started.get(number)) for number, job in enumerate(ordered)]
+
+
+class _World:
+    """The trace so far. A run's id is its job's place in the trace."""
+
+    def __init__(self, jobs: Sequence[Job], machines: tuple[MachineView, ...]) -> None:
+        self.jobs, self.machines = jobs, machines
+        self.now = 0.0
+        self.started: dict[int, float] = {}
+        self._waiting: dict[int, WaitingRun] = {}
+        self._holds: dict[int, tuple[Hold, ...]] = {}
+        self._ends: list[tuple[float, int]] = []
+
+    def moments(self) -> Iterator[float]:
+        """Each time at which something is submitted or ends, and anything waits."""
+        arrived = 0
+        while arrived < len(self.jobs) or self._ends:
+            next_arrival = self.jobs[arrived].submitted if arrived < len(self.jobs) else float("inf")
+            self.now = min(next_arrival, self._ends[0][0] if self._ends else float("inf"))
+            while self._ends and self._ends[0][0] <= self.now:
+                del self._holds[heapq.heappop(self._ends)[1]]
+            while arrived < len(self.jobs) and self.jobs[arrived].submitted <= self.now:
+                self._submit(arrived)
+                arrived += 1
+            if self._waiting:
+                yield self.now
+
+    def _submit(self, number: int) -> None:
+        job = self.jobs[number]
+        workers = tuple(WaitingWorker(number * 10_000 + rank, ask) for rank, ask in enumerate(job.asks))
+        self._waiting[number] = WaitingRun(
+            number, 1, job.submitted, workers, gang=len(workers) > 1, time_limit=job.limit
+        )
+
+    def snapshot(self) -> Snapshot:
+        holds = tuple(hold for together in self._holds.values() for hold in together)
+        return Snapshot(self.machines, holds, ONE_NAMESPACE, tuple(self._waiting.values()))
+
+    def start(self, plan: Plan) -> None:
+        """What the plan placed starts at once; what can never run leaves the queue."""
+        for placed in plan.placements:
+            job = self.jobs[placed.run_id]
+            hold = Hold(
+                placed.run_id, 1, placed.machine_id, placed.cpu_milli, placed.memory_bytes, placed.gpu_indexes,
+                started_at=self.now, ends_by=None if job.limit is None else self.now + job.limit,
+            )  # fmt: skip
+            self._holds[placed.run_id] = (*self._holds.get(placed.run_id, ()), hold)
+        for number in {placed.run_id for placed in plan.placements}:
+            del self._waiting[number]
+            self.started[number] = self.now
+            heapq.heappush(self._ends, (self.now + self.jobs[number].duration, number))
+        for number, refusal in plan.refusals.items():
+            if refusal.code.startswith("never_"):
+                del self._waiting[number]
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Waits in seconds; slowdown: (wait + duration) / duration, durations of at least 10 s."""
+
+    jobs: int
+    never: int
+    mean_wait: float
+    median_wait: float
+    mean_slowdown: float
+
+
+def summarise(outcomes: Sequence[Outcome]) -> Summary:
+    done = [(outcome.wait, max(10.0, outcome.job.duration)) for outcome in outcomes if outcome.wait is not None]
+    if not done:
+        return Summary(0, len(outcomes), 0, 0, 0)
+    waits = [wait for wait, _ in done]
+    slowdowns = [(wait + duration) / duration for wait, duration in done]
+    return Summary(len(done), len(outcomes) - len(done), mean(waits), median(waits), mean(slowdowns))
