@@ -9,7 +9,7 @@ from astraconsole.errors import NotFound
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from runs.models import Run
-from runs.services import rows
+from runs.services import rows, writes
 from runs.services.moves import locked
 from runs.state_machine import ENDED, WorkerState
 
@@ -34,4 +34,4 @@ def delete_run(access: Access, run: Run, now: datetime) -> None:
             batch.forget(attempt)
         batch.derive(locked_run, access.actor, now)
         batch.note_run(locked_run, reason, access.actor, now)
-        rows.free_worker_names(run.id)
+        writes.free_worker_names(run.id)

@@ -18,8 +18,9 @@ from django.db import transaction
 from astraconsole import events
 from machines import dispatch
 from machines.protocol import Order
-from runs.services import rows
-from runs.services.rows import AttemptRow, NewAttempt, RunRow, TransitionRow, WorkerRow
+from runs.services import rows, writes
+from runs.services.rows import AttemptRow, RunRow, WorkerRow
+from runs.services.writes import NewAttempt, TransitionRow
 from runs.state_machine import (
     CREATED,
     ENDED,
@@ -192,15 +193,15 @@ class Batch:
             if not run.counts.get(WorkerState.PENDING):
                 run.pending_code = ""
         if self._new_attempts:
-            rows.insert_attempts(self._new_attempts)
+            writes.insert_attempts(self._new_attempts)
         if self._changed_attempts:
-            rows.update_attempts([self.attempts[key] for key in sorted(self._changed_attempts)])
+            writes.update_attempts([self.attempts[key] for key in sorted(self._changed_attempts)])
         if self._changed_workers:
-            rows.update_workers([self.workers[key] for key in sorted(self._changed_workers)])
+            writes.update_workers([self.workers[key] for key in sorted(self._changed_workers)])
         if runs:
-            rows.update_runs(runs)
+            writes.update_runs(runs)
         if self._transitions:
-            rows.insert_transitions(self._transitions)
+            writes.insert_transitions(self._transitions)
         self._machines.send()
         self._hint(runs)
 

@@ -1,15 +1,15 @@
 """The scheduler's decisions, written: placements, planned workers, why runs wait. Stale proposals are dropped."""
 
-import json
 import uuid
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from runs.scheduling.types import Numbers, Placement, WorkerShape
-from runs.services import rows
+from runs.services import rows, writes
 from runs.services.moves import Batch, locked
 from runs.services.orders import build_order
-from runs.services.rows import MachineRoom, NewAttempt, RunRow, WorkerRow
+from runs.services.rows import MachineRoom, RunRow, WorkerRow
+from runs.services.writes import NewAttempt
 from runs.spec import RunSpec
 from runs.state_machine import CREATED, WorkerState
 
@@ -131,8 +131,8 @@ def plan_run(run_id: int, shapes: Sequence[WorkerShape], now: datetime) -> bool:
         planned = [(worker.name, worker.gpus) for worker in rows.workers_of_runs([run_id])]
         if planned == [(shape.name, shape.gpus) for shape in shapes]:
             return True
-        rows.delete_workers(run_id)
-        rows.insert_workers(run.id, run.namespace_id, shapes, CREATED, SCHEDULER, now)
+        writes.delete_workers(run_id)
+        writes.insert_workers(run.id, run.namespace_id, shapes, CREATED, SCHEDULER, now)
         run.counts = {WorkerState.PENDING: len(shapes)} if shapes else {}
         batch.derive(run, SCHEDULER, now)
         batch.want_tick(run)
@@ -148,4 +148,4 @@ def _is_untouched(run: RunRow) -> bool:
 def store_pending(items: Sequence[tuple[int, str, Numbers]]) -> None:
     """Why each of these runs waits (run id, code, numbers): written where it differs, and only while the run waits."""
     if items:
-        rows.update_pending([(run_id, code, json.dumps(numbers)) for run_id, code, numbers in items])
+        writes.update_pending(items)

@@ -1,7 +1,6 @@
-"""Set-based SQL for runs, workers, attempts and transitions: one statement for any number of rows.
+"""Set-based reads for services: runs locked in id order, their workers and attempts, one statement for any number.
 
-The ORM's bulk_update is too slow for a batch of reports (it builds a CASE per row and column); `UPDATE … FROM unnest`
-takes milliseconds for a thousand rows. Every statement here is run under the locks of `runs.services.moves`.
+The rows are plain objects that a batch changes in memory (`moves`) and writes back at once (`writes`).
 """
 
 import json
@@ -13,8 +12,6 @@ from uuid import UUID
 
 from django.db import connection
 
-from runs.models import Run
-from runs.scheduling.types import WorkerShape
 from runs.spec import RunSpec, load_spec
 from runs.state_machine import RUN_ENDED, FirstFailure, RunFacts, RunState, WorkerState
 
@@ -106,17 +103,6 @@ class AttemptRow:
     process_oom_kills: int
 
 
-@dataclass(frozen=True, slots=True)
-class TransitionRow:
-    run_id: int
-    worker_id: int | None
-    attempt_number: int | None
-    state: str
-    reason: str
-    actor: str
-    at: datetime
-
-
 def lock_runs(run_ids: Iterable[int]) -> dict[int, RunRow]:
     """Lock runs in id order, with the counts of their workers. Deleted ones too: their record goes on."""
     ids = sorted(set(run_ids))
@@ -126,7 +112,7 @@ def lock_runs(run_ids: Iterable[int]) -> dict[int, RunRow]:
                r.on_failure, r.state, r.reason, r.changed_at, r.started_at, r.ended_at, r.deleted_at,
                r.stop_requested_at, r.restarts, r.pending_code
         FROM runs_run r JOIN machines_namespace n ON n.id = r.namespace_id
-        WHERE r.id = ANY(%s) ORDER BY r.id FOR UPDATE OF r
+        WHERE r.id = ANY(%s) ORDER BY r.id FOR NO KEY UPDATE OF r
         """,
         [ids],
     )
@@ -258,124 +244,6 @@ def runs_live_on_machines(machine_ids: Iterable[int]) -> list[int]:
     return [run_id for (run_id,) in rows]
 
 
-def update_runs(runs: Sequence[RunRow]) -> None:
-    _execute(
-        """
-        UPDATE runs_run r SET state = v.state, reason = v.reason, changed_at = v.changed_at, started_at = v.started_at,
-            ended_at = v.ended_at, deleted_at = v.deleted_at, stop_requested_at = v.stop_requested_at,
-            restarts = v.restarts, pending_code = v.pending_code
-        FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[],
-            %s::timestamptz[], %s::timestamptz[], %s::int[], %s::text[])
-            AS v(id, state, reason, changed_at, started_at, ended_at, deleted_at, stop_requested_at, restarts,
-                 pending_code)
-        WHERE r.id = v.id
-        """,
-        _columns(
-            runs,
-            ("id", "state", "reason", "changed_at", "started_at", "ended_at", "deleted_at", "stop_requested_at",
-             "restarts", "pending_code"),
-        ),
-    )  # fmt: skip
-
-
-def update_workers(workers: Sequence[WorkerRow]) -> None:
-    columns = _columns(
-        workers,
-        ("id", "state", "reason", "changed_at", "attempt_number", "restarts", "failures_in_row", "restart_at",
-         "stop_requested_at", "stop_reason", "exit_code"),
-    )  # fmt: skip
-    failures = [None if worker.last_failure is None else json.dumps(worker.last_failure) for worker in workers]
-    _execute(
-        """
-        UPDATE runs_worker w SET state = v.state, reason = v.reason, changed_at = v.changed_at,
-            attempt_number = v.attempt_number, restarts = v.restarts, failures_in_row = v.failures_in_row,
-            restart_at = v.restart_at, stop_requested_at = v.stop_requested_at, stop_reason = v.stop_reason,
-            exit_code = v.exit_code, last_failure = v.last_failure::jsonb
-        FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::timestamptz[], %s::int[], %s::int[], %s::int[],
-            %s::timestamptz[], %s::timestamptz[], %s::text[], %s::int[], %s::text[])
-            AS v(id, state, reason, changed_at, attempt_number, restarts, failures_in_row, restart_at,
-                 stop_requested_at, stop_reason, exit_code, last_failure)
-        WHERE w.id = v.id
-        """,
-        [*columns, failures],
-    )
-
-
-def update_attempts(attempts: Sequence[AttemptRow]) -> None:
-    _execute(
-        """
-        UPDATE runs_attempt a SET running_at = v.running_at, ended_at = v.ended_at, superseded_at = v.superseded_at,
-            released_at = v.released_at, report_seq = v.report_seq, exit_code = v.exit_code, end_reason = v.end_reason,
-            image_digest = v.image_digest, process_oom_kills = v.process_oom_kills
-        FROM unnest(%s::bigint[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[], %s::timestamptz[], %s::int[],
-            %s::int[], %s::text[], %s::text[], %s::int[])
-            AS v(id, running_at, ended_at, superseded_at, released_at, report_seq, exit_code, end_reason, image_digest,
-                 process_oom_kills)
-        WHERE a.id = v.id
-        """,
-        _columns(
-            attempts,
-            ("id", "running_at", "ended_at", "superseded_at", "released_at", "report_seq", "exit_code", "end_reason",
-             "image_digest", "process_oom_kills"),
-        ),
-    )  # fmt: skip
-
-
-def insert_transitions(transitions: Sequence[TransitionRow]) -> None:
-    _execute(
-        """
-        INSERT INTO runs_transition (run_id, worker_id, attempt_number, state, reason, actor, at)
-        SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[],
-            %s::timestamptz[])
-        """,
-        _columns(transitions, ("run_id", "worker_id", "attempt_number", "state", "reason", "actor", "at")),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class NewAttempt:
-    uid: UUID
-    worker_id: int
-    machine_id: int
-    number: int
-    cpu_milli: int
-    memory_bytes: int
-    gpu_indexes: tuple[int, ...]
-    placed_at: datetime
-
-
-def insert_attempts(attempts: Sequence[NewAttempt]) -> None:
-    columns = _columns(
-        attempts, ("uid", "worker_id", "machine_id", "number", "cpu_milli", "memory_bytes", "gpu_indexes", "placed_at")
-    )
-    columns[6] = ["{" + ",".join(map(str, gpus)) + "}" for gpus in columns[6]]  # unnest flattens arrays of arrays
-    _execute(
-        """
-        INSERT INTO runs_attempt (uid, worker_id, machine_id, number, cpu_milli, memory_bytes, gpu_indexes, placed_at,
-            report_seq, end_reason, image_digest, process_oom_kills)
-        SELECT uid, worker_id, machine_id, number, cpu_milli, memory_bytes, gpus::smallint[], placed_at, 0, '', '', 0
-        FROM unnest(%s::uuid[], %s::bigint[], %s::bigint[], %s::int[], %s::bigint[], %s::bigint[], %s::text[],
-            %s::timestamptz[]) AS v(uid, worker_id, machine_id, number, cpu_milli, memory_bytes, gpus, placed_at)
-        """,
-        columns,
-    )
-
-
-def _columns(rows: Sequence[Any], names: Sequence[str]) -> list[list[Any]]:
-    return [[getattr(row, name) for row in rows] for name in names]
-
-
-def _fetch(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return cursor.fetchall()
-
-
-def _execute(sql: str, parameters: list[Any]) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-
-
 @dataclass(frozen=True, slots=True)
 class MachineRoom:
     """A locked machine: what it has, and what its live attempts hold of it."""
@@ -438,48 +306,6 @@ def has_attempts(run_id: int) -> bool:
     return bool(_fetch(sql, [run_id]))
 
 
-def delete_workers(run_id: int) -> None:
-    """Of a run of which nothing has started: they have no attempts."""
-    _execute("DELETE FROM runs_transition WHERE run_id = %s AND worker_id IS NOT NULL", [run_id])
-    _execute("DELETE FROM runs_worker WHERE run_id = %s", [run_id])
-
-
-def insert_workers(
-    run_id: int, namespace_id: int, shapes: Sequence[WorkerShape], reason: str, actor: str, at: datetime
-) -> None:
-    """Workers and the first entry of each one's history. Raises IntegrityError when a name is taken."""
-    columns = _columns(shapes, ("name", "group", "rank", "gpus", "cpu_milli", "memory_bytes", "node_fraction"))
-    _execute(
-        """
-        WITH made AS (
-            INSERT INTO runs_worker (uid, run_id, namespace_id, deleted, name, "group", rank, gpus, cpu_milli,
-                memory_bytes, node_fraction, state, reason, changed_at, attempt_number, restarts, failures_in_row,
-                stop_reason)
-            SELECT gen_random_uuid(), %s, %s, false, v.*, 'Pending', %s, %s, 0, 0, 0, ''
-            FROM unnest(%s::text[], %s::text[], %s::int[], %s::int[], %s::bigint[], %s::bigint[], %s::float8[]) AS v
-            RETURNING id)
-        INSERT INTO runs_transition (run_id, worker_id, state, reason, actor, at)
-        SELECT %s, made.id, 'Pending', %s, %s, %s FROM made ORDER BY made.id
-        """,
-        [run_id, namespace_id, reason, at, *columns, run_id, reason, actor, at],
-    )
-
-
-def update_pending(items: Sequence[tuple[int, str, str]]) -> None:
-    ids, codes, numbers = zip(*items, strict=True)
-    _execute(
-        """
-        WITH v AS (SELECT * FROM unnest(%s::bigint[], %s::text[], %s::text[]) AS v(id, code, numbers)),
-            locked AS (SELECT id FROM runs_run WHERE id IN (SELECT id FROM v) ORDER BY id FOR UPDATE)
-        UPDATE runs_run r SET pending_code = v.code, pending_numbers = v.numbers::jsonb
-        FROM v JOIN locked ON locked.id = v.id
-        WHERE r.id = v.id AND r.deleted_at IS NULL AND r.state IN ('Pending', 'Starting', 'Running')
-            AND (r.pending_code, r.pending_numbers) IS DISTINCT FROM (v.code, v.numbers::jsonb)
-        """,
-        [list(ids), list(codes), list(numbers)],
-    )
-
-
 def assigned_attempts(machine_id: int) -> set[UUID]:
     """What a machine is told to run or to forget."""
     return {uid for (uid,) in _fetch("SELECT attempt FROM machines_assignment WHERE machine_id = %s", [machine_id])}
@@ -497,30 +323,7 @@ def workers_due(run_ids: Iterable[int], now: datetime) -> list[WorkerRow]:
     return _workers("w.run_id = ANY(%s) AND w.state = 'Restarting' AND w.restart_at <= %s", [list(run_ids), now])
 
 
-def free_worker_names(run_id: int) -> None:
-    _execute("UPDATE runs_worker SET deleted = true WHERE run_id = %s", [run_id])
-
-
-def insert_run(run: Run, spec: str, actor: str) -> int | None:
-    """A run and the first entry of its history; None when its name is taken, without ending the transaction."""
-    found = _fetch(
-        """
-        WITH made AS (
-            INSERT INTO runs_run (uid, namespace_id, workspace_id, name, labels, spec, spec_version, priority, gpus,
-                gang, on_failure, created_by_id, created_at, changed_at, queued_at, state, reason, restarts,
-                preemptions, pending_code, pending_numbers)
-            VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, 0, %s, %s)
-            ON CONFLICT (namespace_id, name) WHERE deleted_at IS NULL DO NOTHING RETURNING id),
-        recorded AS (
-            INSERT INTO runs_transition (run_id, state, reason, actor, at)
-            SELECT id, %s, %s, %s, %s FROM made)
-        SELECT id FROM made
-        """,
-        [
-            run.uid, run.namespace_id, run.workspace_id, run.name, json.dumps(run.labels), spec, run.spec_version,
-            run.priority, run.gpus, run.gang, run.on_failure, run.created_by_id, run.created_at, run.changed_at,
-            run.queued_at, run.state, run.reason, run.pending_code, json.dumps(run.pending_numbers),
-            run.state, run.reason, actor, run.created_at,
-        ],
-    )  # fmt: skip
-    return found[0][0] if found else None
+def _fetch(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetchall()

@@ -1,6 +1,5 @@
 """Submit: one door for the console, the CLI and the API."""
 
-import json
 import uuid
 from collections.abc import Sequence
 from datetime import datetime
@@ -26,7 +25,7 @@ from runs.scheduling.types import (
     WaitingWorker,
     WorkerShape,
 )
-from runs.services import rows
+from runs.services import writes
 from runs.spec import RunRequest, RunSpec
 from runs.state_machine import CREATED
 
@@ -115,13 +114,13 @@ def _new_run(access: Access, namespace: Namespace, request: RunRequest, refusal:
 def _insert(run: Run, shapes: Sequence[WorkerShape], actor: str) -> None:
     try:
         with transaction.atomic():
-            run.id = rows.insert_run(run, json.dumps(run.spec), actor)
+            run.id = writes.insert_run(run, actor)
             if run.id is None:
                 raise JobAlreadyExists(
                     f"a run named {run.name} already exists on {run.namespace.cluster}: delete it or pick another name"
                 )
             if shapes:
-                rows.insert_workers(run.id, run.namespace_id, shapes, CREATED, actor, run.created_at)
+                writes.insert_workers(run.id, run.namespace_id, shapes, CREATED, actor, run.created_at)
             events.wake("schedule", run.namespace.cluster_id)
             events.runs_changed(run.workspace_id, [run.uid])
     except IntegrityError as error:

@@ -1,0 +1,196 @@
+"""Set-based writes of runs, workers, attempts and transitions: one statement for any number of rows.
+
+The ORM's bulk_update is too slow for a batch of reports (a CASE for each row and column). Rows travel as one JSON text
+instead: encoding a thousand takes a millisecond, and PostgreSQL reads them as a table. Every statement here runs under
+the locks of `runs.services.moves`, or makes rows that nobody else knows yet.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from django.db import connection
+
+from runs.models import Run
+from runs.scheduling.types import Numbers, WorkerShape
+from runs.services.rows import AttemptRow, RunRow, WorkerRow
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionRow:
+    run_id: int
+    worker_id: int | None
+    attempt_number: int | None
+    state: str
+    reason: str
+    actor: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewAttempt:
+    uid: UUID
+    worker_id: int
+    machine_id: int
+    number: int
+    cpu_milli: int
+    memory_bytes: int
+    gpu_indexes: tuple[int, ...]
+    placed_at: datetime
+
+
+def update_runs(runs: Sequence[RunRow]) -> None:
+    _execute(
+        """
+        UPDATE runs_run r SET state = v.state, reason = v.reason, changed_at = v.changed_at, started_at = v.started_at,
+            ended_at = v.ended_at, deleted_at = v.deleted_at, stop_requested_at = v.stop_requested_at,
+            restarts = v.restarts, pending_code = v.pending_code
+        FROM json_to_recordset(%s::json) AS v(id bigint, state text, reason text, changed_at timestamptz,
+            started_at timestamptz, ended_at timestamptz, deleted_at timestamptz, stop_requested_at timestamptz,
+            restarts int, pending_code text)
+        WHERE r.id = v.id
+        """,
+        [_json(runs)],
+    )
+
+
+def update_workers(workers: Sequence[WorkerRow]) -> None:
+    _execute(
+        """
+        UPDATE runs_worker w SET state = v.state, reason = v.reason, changed_at = v.changed_at,
+            attempt_number = v.attempt_number, restarts = v.restarts, failures_in_row = v.failures_in_row,
+            restart_at = v.restart_at, stop_requested_at = v.stop_requested_at, stop_reason = v.stop_reason,
+            exit_code = v.exit_code, last_failure = v.last_failure
+        FROM json_to_recordset(%s::json) AS v(id bigint, state text, reason text, changed_at timestamptz, attempt_number int,
+            restarts int, failures_in_row int, restart_at timestamptz, stop_requested_at timestamptz, stop_reason text,
+            exit_code int, last_failure jsonb)
+        WHERE w.id = v.id
+        """,
+        [_json(workers)],
+    )
+
+
+def update_attempts(attempts: Sequence[AttemptRow]) -> None:
+    _execute(
+        """
+        UPDATE runs_attempt a SET running_at = v.running_at, ended_at = v.ended_at, superseded_at = v.superseded_at,
+            released_at = v.released_at, report_seq = v.report_seq, exit_code = v.exit_code, end_reason = v.end_reason,
+            image_digest = v.image_digest, process_oom_kills = v.process_oom_kills
+        FROM json_to_recordset(%s::json) AS v(id bigint, running_at timestamptz, ended_at timestamptz,
+            superseded_at timestamptz, released_at timestamptz, report_seq int, exit_code int, end_reason text,
+            image_digest text, process_oom_kills int)
+        WHERE a.id = v.id
+        """,
+        [_json(attempts)],
+    )
+
+
+def insert_attempts(attempts: Sequence[NewAttempt]) -> None:
+    _execute(
+        """
+        INSERT INTO runs_attempt (uid, worker_id, machine_id, number, cpu_milli, memory_bytes, gpu_indexes, placed_at,
+            report_seq, end_reason, image_digest, process_oom_kills)
+        SELECT v.*, 0, '', '', 0
+        FROM json_to_recordset(%s::json) AS v(uid uuid, worker_id bigint, machine_id bigint, number int, cpu_milli bigint,
+            memory_bytes bigint, gpu_indexes smallint[], placed_at timestamptz)
+        """,
+        [_json(attempts)],
+    )
+
+
+def insert_transitions(transitions: Sequence[TransitionRow]) -> None:
+    _execute(
+        """
+        INSERT INTO runs_transition (run_id, worker_id, attempt_number, state, reason, actor, at)
+        SELECT * FROM json_to_recordset(%s::json) AS v(run_id bigint, worker_id bigint, attempt_number int, state text,
+            reason text, actor text, at timestamptz)
+        """,
+        [_json(transitions)],
+    )
+
+
+def insert_run(run: Run, actor: str) -> int | None:
+    """A run and the first entry of its history; None when its name is taken, without ending the transaction."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            WITH made AS (
+                INSERT INTO runs_run (uid, namespace_id, workspace_id, name, labels, spec, spec_version, priority, gpus,
+                    gang, on_failure, created_by_id, created_at, changed_at, queued_at, state, reason, restarts,
+                    preemptions, pending_code, pending_numbers)
+                VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, 0, %s, %s)
+                ON CONFLICT (namespace_id, name) WHERE deleted_at IS NULL DO NOTHING RETURNING id),
+            recorded AS (
+                INSERT INTO runs_transition (run_id, state, reason, actor, at)
+                SELECT id, %s, %s, %s, %s FROM made)
+            SELECT id FROM made
+            """,
+            [
+                run.uid, run.namespace_id, run.workspace_id, run.name, json.dumps(run.labels), json.dumps(run.spec),
+                run.spec_version, run.priority, run.gpus, run.gang, run.on_failure, run.created_by_id, run.created_at,
+                run.changed_at, run.queued_at, run.state, run.reason, run.pending_code,
+                json.dumps(run.pending_numbers), run.state, run.reason, actor, run.created_at,
+            ],
+        )  # fmt: skip
+        found = cursor.fetchone()
+    return found[0] if found else None
+
+
+def insert_workers(
+    run_id: int, namespace_id: int, shapes: Sequence[WorkerShape], reason: str, actor: str, at: datetime
+) -> None:
+    """Workers and the first entry of each one's history. Raises IntegrityError when a name is taken."""
+    _execute(
+        """
+        WITH made AS (
+            INSERT INTO runs_worker (uid, run_id, namespace_id, deleted, name, "group", rank, gpus, cpu_milli,
+                memory_bytes, node_fraction, state, reason, changed_at, attempt_number, restarts, failures_in_row,
+                stop_reason)
+            SELECT gen_random_uuid(), %s, %s, false, v.*, 'Pending', %s, %s, 0, 0, 0, ''
+            FROM json_to_recordset(%s::json) AS v(name text, "group" text, rank int, gpus int, cpu_milli bigint,
+                memory_bytes bigint, node_fraction float8)
+            RETURNING id)
+        INSERT INTO runs_transition (run_id, worker_id, state, reason, actor, at)
+        SELECT %s, made.id, 'Pending', %s, %s, %s FROM made ORDER BY made.id
+        """,
+        [run_id, namespace_id, reason, at, _json(shapes), run_id, reason, actor, at],
+    )
+
+
+def delete_workers(run_id: int) -> None:
+    """Of a run of which nothing has started: they have no attempts."""
+    _execute("DELETE FROM runs_transition WHERE run_id = %s AND worker_id IS NOT NULL", [run_id])
+    _execute("DELETE FROM runs_worker WHERE run_id = %s", [run_id])
+
+
+def free_worker_names(run_id: int) -> None:
+    _execute("UPDATE runs_worker SET deleted = true WHERE run_id = %s", [run_id])
+
+
+def update_pending(items: Sequence[tuple[int, str, Numbers]]) -> None:
+    """(run id, code, numbers) of waiting runs, where they differ from what is stored."""
+    refusals = [{"id": run_id, "code": code, "numbers": numbers} for run_id, code, numbers in items]
+    _execute(
+        """
+        WITH v AS (SELECT * FROM json_to_recordset(%s::json) AS v(id bigint, code text, numbers jsonb)),
+            locked AS (SELECT id FROM runs_run WHERE id IN (SELECT id FROM v) ORDER BY id FOR NO KEY UPDATE)
+        UPDATE runs_run r SET pending_code = v.code, pending_numbers = v.numbers
+        FROM v JOIN locked ON locked.id = v.id
+        WHERE r.id = v.id AND r.deleted_at IS NULL AND r.state IN ('Pending', 'Starting', 'Running')
+            AND (r.pending_code, r.pending_numbers) IS DISTINCT FROM (v.code, v.numbers)
+        """,
+        [_json(refusals)],
+    )
+
+
+def _json(rows: Sequence[Any]) -> str:
+    return msgspec.json.encode(rows).decode()
+
+
+def _execute(sql: str, parameters: list[Any]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
