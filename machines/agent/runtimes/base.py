@@ -10,6 +10,7 @@ output is in `folder.output`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -22,17 +23,17 @@ class AttemptFolder:
 
     root: Path
 
-    @property
+    @cached_property
     def output(self) -> Path:
         """Standard output and standard error, in the order they were written; only ever appended to."""
         return self.root / "output.log"
 
-    @property
+    @cached_property
     def exit(self) -> Path:
         """What the keeper saw of the attempt's process; empty with other runtimes."""
         return self.root / "exit"
 
-    @property
+    @cached_property
     def work(self) -> Path:
         """The working folder of a host process."""
         return self.root / "work"
