@@ -11,6 +11,7 @@ from uuid import uuid4
 import pytest
 import pytest_asyncio
 
+from machines.agent.runtimes import docker_request
 from machines.agent.runtimes.base import (
     Adoptable,
     AttemptFolder,
@@ -190,7 +191,7 @@ async def test_a_long_line_is_whole(agent: Agent, length: int) -> None:
 
 async def test_no_line_of_fast_output_is_lost(agent: Agent) -> None:
     _, output = await agent.run("seq", "1", "200000")
-    assert output == b"".join(b"%d\n" % number for number in range(1, 200_001))
+    assert output == numbers(1, 200_000)
 
 
 async def test_phases_are_told_in_order_and_the_image_that_ran_is_named(agent: Agent, engine: Engine) -> None:
@@ -444,6 +445,39 @@ async def test_starting_twice_makes_one_container(agent: Agent) -> None:
     await reborn.runtime.stop(order.attempt, 0)
     assert exited(await reborn.end_of(order)) == (137, False)
     await reborn.close()
+
+
+def numbers(first: int, last: int) -> bytes:
+    return b"".join(b"%d\n" % number for number in range(first, last + 1))
+
+
+async def test_the_copy_stays_exact_while_the_engine_drops_the_beginning_of_its_log(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_request, "LOG_FILE_BYTES", 1_000_000)
+    part = "seq $((i*4000+1)) $((i*4000+4000)); i=$((i+1)); sleep 0.1"
+    script = (
+        f"i=0; while [ $i -lt 25 ]; do {part}; done; while ! test -e /tmp/go; do sleep 0.1; done; echo more; exit 6"
+    )
+    order = await agent.start(agent.order("sh", "-c", script))
+    await until(lambda: agent.output(order).endswith(b"100000\n"))
+    reborn = await agent.reborn()
+    await reborn.adopt(order)
+    agent.engine.docker("exec", f"astra-{order.attempt}", "touch", "/tmp/go")
+    assert exited(await reborn.end_of(order)) == (6, False)
+    assert not agent.engine.docker("logs", f"astra-{order.attempt}").startswith("1\n")
+    assert agent.output(order) == numbers(1, 100_000) + b"more\n"
+    await reborn.close()
+
+
+async def test_of_output_too_fast_to_follow_the_end_is_there_and_nothing_twice(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(docker_request, "LOG_FILE_BYTES", 1_000_000)
+    _, output = await agent.run("seq", "1", "400000")
+    copied = [int(line) for line in output.splitlines()]
+    assert copied == sorted(set(copied))
+    assert copied[-20_000:] == list(range(380_001, 400_001))
 
 
 async def test_an_engine_restart_costs_nothing(agent: Agent) -> None:

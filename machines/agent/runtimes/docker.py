@@ -29,7 +29,7 @@ from machines.agent.runtimes.base import (
     RuntimeEvent,
 )
 from machines.agent.runtimes.docker_engine import RETRY_SECONDS, TROUBLE, Engine, is_away
-from machines.agent.runtimes.docker_log import FrameDecoder, OutputCopy, OutputNotWritten
+from machines.agent.runtimes.docker_log import Entry, FrameDecoder, OutputCopy, OutputNotWritten
 from machines.agent.runtimes.docker_memory import MemoryWatch
 from machines.protocol import EndReason, Gpu, Order, Phase
 
@@ -37,7 +37,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WRITE_RETRY_SECONDS = 10.0  # after a write to the copy of the output failed: the disk is full, say
-OUTPUT_TRIES = 5  # for the output of an ended container, before its end is told without the rest
+OUTPUT_TRIES = 5  # to write the rest of an ended container's output, before its end is told without it
+TAIL_ENTRIES = 1000
+LINGER_SECONDS = 1.0  # of a follower, after the container's end
 LEFTOVER_GRACE_SECONDS = 30.0
 COMMAND_CODES = (126, 127)  # not executable, not found
 SIGKILL_CODE = 137
@@ -54,7 +56,6 @@ class _Attempt:
     begun: asyncio.Event = field(default_factory=asyncio.Event)  # its container runs, or never will
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # no process is left
     terminated: bool = False  # SIGTERM was sent
-    interruptions: int = 0  # how often the engine was lost while the end was waited for
     follower: asyncio.Task[None] | None = None
     stopper: asyncio.Task[None] | None = None
 
@@ -259,42 +260,64 @@ class DockerRuntime:
                 await self._engine.wait(attempt.uid)
                 break
             except TROUBLE as error:
-                attempt.interruptions += 1
                 if not is_away(error):
                     break
                 await asyncio.sleep(RETRY_SECONDS)
         attempt.gone.set()
 
     async def _copy_output(self, attempt: _Attempt, end: asyncio.Task[None]) -> None:
-        """Copy all output. It is whole once a reading came to its end and the main process had ended too, with no loss
-        of the engine in between: an engine that leaves also ends the reading."""
-        tries = 0
-        while tries < OUTPUT_TRIES:
-            interruptions = attempt.interruptions
+        """Follow the output while the container runs. What a follower saw is never known to be all: the engine ends it
+        when it leaves itself, and Docker's may miss the last words. So afterwards the rest is read once more."""
+        while not end.done():
+            pause = RETRY_SECONDS
             try:
-                await self._read_output(attempt)
+                await self._follow_output(attempt, end)
             except OutputNotWritten as error:
                 log.warning("The output of attempt %s is not copied: %s", attempt.uid, error)
-                await asyncio.wait((end,), timeout=WRITE_RETRY_SECONDS)
-                tries += end.done()
+                pause = WRITE_RETRY_SECONDS
             except TROUBLE as error:
-                log.info("Reading the output of attempt %s broke off: %s", attempt.uid, error)
-                if isinstance(error, aiodocker.DockerError) and error.status == 404:
-                    break
-                await asyncio.sleep(RETRY_SECONDS)
-                tries += end.done() and not is_away(error)
+                log.info("Following the output of attempt %s broke off: %s", attempt.uid, error)
+            await asyncio.wait((end,), timeout=pause)
+        for _ in range(OUTPUT_TRIES):
+            try:
+                await self._engine.patiently(lambda: self._copy_rest(attempt))
+            except OutputNotWritten as error:
+                log.warning("The output of attempt %s is not copied: %s", attempt.uid, error)
+                await asyncio.sleep(WRITE_RETRY_SECONDS)
+            except aiodocker.DockerError as error:
+                log.info("The engine has no output of attempt %s: %s", attempt.uid, error)
+                break
             else:
-                await asyncio.wait((end,), timeout=RETRY_SECONDS)
-                if end.done() and attempt.interruptions == interruptions:
-                    return
-        await end
+                break
 
-    async def _read_output(self, attempt: _Attempt) -> None:
+    async def _follow_output(self, attempt: _Attempt, end: asyncio.Task[None]) -> None:
+        """Until the engine ends it, or a little after the container's end."""
+        following = asyncio.create_task(self._copy_all(attempt, follow=True))
+        try:
+            await asyncio.wait((following, end), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((following,), timeout=LINGER_SECONDS)
+            if following.done():
+                following.result()
+        finally:
+            following.cancel()
+
+    async def _copy_all(self, attempt: _Attempt, *, follow: bool) -> None:
         copy, decoder = OutputCopy(attempt.folder.output), FrameDecoder()
         resume = copy.resume()
-        async for chunk in self._engine.output(attempt.uid):
+        async for chunk in self._engine.output(attempt.uid, follow=follow):
             if entries := decoder.feed(chunk):
                 copy.append(resume.take(entries), resume.cursor)
+
+    async def _copy_rest(self, attempt: _Attempt) -> None:
+        """Of an ended container: among its last entries, if the newest copied one is there, else from the start."""
+        copy, decoder = OutputCopy(attempt.folder.output), FrameDecoder()
+        resume, entries = copy.resume(), list[Entry]()
+        async for chunk in self._engine.output(attempt.uid, tail=TAIL_ENTRIES):
+            entries += decoder.feed(chunk)
+        if len(entries) < TAIL_ENTRIES or resume.is_reached_from(entries[0]):
+            copy.append(resume.take(entries), resume.cursor)
+        else:
+            await self._copy_all(attempt, follow=False)
 
     async def _end(self, attempt: _Attempt, rebooted: bool) -> RuntimeEvent:
         at = clock.now()

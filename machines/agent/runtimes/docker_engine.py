@@ -88,7 +88,7 @@ class Engine:
     async def image(self, reference: str) -> dict[str, Any] | None:
         """What the engine knows of an image that it has."""
         try:
-            return await self._patiently(lambda: self._docker.images.inspect(reference))
+            return await self.patiently(lambda: self._docker.images.inspect(reference))
         except aiodocker.DockerError as error:
             if error.status == 404:
                 return None
@@ -107,7 +107,7 @@ class Engine:
             if not finished:
                 raise aiodocker.DockerError(AWAY, "it left in the middle of a pull")
 
-        await self._patiently(pull_once)
+        await self.patiently(pull_once)
 
     # ---- containers ------------------------------------------------------------------------------------------------
 
@@ -117,7 +117,7 @@ class Engine:
         await self._unless((409,), lambda: self._docker.containers.create(body, name=name))
 
     async def start(self, attempt: str) -> None:
-        await self._patiently(self._container(attempt).start)
+        await self.patiently(self._container(attempt).start)
 
     async def state(self, attempt: str) -> Mapping[str, Any] | None:
         """`State` of its inspection; None: there is no such container."""
@@ -139,14 +139,20 @@ class Engine:
     async def own(self, machine_id: str) -> dict[str, str]:
         """Attempt uid → state, of all containers that carry this machine's id."""
         filters = json.dumps({"label": [f"{request.LABEL}.machine={machine_id}"]})
-        listed = await self._patiently(lambda: self._docker.containers.list(all=True, filters=filters))
+        listed = await self.patiently(lambda: self._docker.containers.list(all=True, filters=filters))
         return {item["Labels"][f"{request.LABEL}.attempt"]: item["State"] for item in listed}
 
-    async def output(self, attempt: str) -> AsyncIterator[bytes]:
-        """The framed log of both streams with time stamps, from its start, followed until the container ends or the
-        engine leaves. One try: raises what TROUBLE lists."""
+    async def output(self, attempt: str, *, follow: bool = False, tail: int | None = None) -> AsyncIterator[bytes]:
+        """The framed log of both streams with time stamps: the last `tail` entries of what there is; followed, until
+        the container ends or the engine leaves. One try: raises what TROUBLE lists."""
         path = f"{self._docker.api_version}/containers/{request.container_name(attempt)}/logs"
-        params = {"stdout": "1", "stderr": "1", "follow": "1", "timestamps": "1"}
+        params = {
+            "stdout": "1",
+            "stderr": "1",
+            "timestamps": "1",
+            "follow": str(int(follow)),
+            "tail": str(tail or "all"),
+        }
         forever = aiohttp.ClientTimeout()
         async with self._session.get(f"{self._docker.docker_host}/{path}", params=params, timeout=forever) as response:
             if response.status != 200:
@@ -160,13 +166,14 @@ class Engine:
     async def _unless(self, harmless: tuple[int, ...], call: Callable[[], Awaitable[T]]) -> T | None:
         """The call's answer; None where the engine refuses it with a harmless status."""
         try:
-            return await self._patiently(call)
+            return await self.patiently(call)
         except aiodocker.DockerError as error:
             if error.status not in harmless:
                 raise
             return None
 
-    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a call while the engine is away."""
         while True:
             try:
                 return await call()

@@ -7,7 +7,7 @@ from typing import Any
 from machines.protocol import Gpu, Order
 
 LABEL = "astra"  # labels are astra.machine, astra.attempt, …
-LOG_FILE_BYTES = 64 * 1024**2
+LOG_FILE_BYTES = 128 * 1024**2
 LOG_FILES = 2
 ENGINE_LOG_BYTES = LOG_FILE_BYTES * LOG_FILES  # at most what the engine keeps of one attempt's output
 CPU_PERIOD_MICROSECONDS = 100_000
