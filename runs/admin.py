@@ -1,25 +1,11 @@
 """Staff's view of runs: to read. Only services change a run, so that every change has its history and its effects."""
 
-from typing import Any
-
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
+from machines.admin import ReadOnly
 from runs.models import Attempt, Run, Transition, Worker
-
-
-class ReadOnly:
-    """For an admin or an inline: look, touch nothing."""
-
-    def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
 
 
 class TransitionInline(ReadOnly, admin.TabularInline):

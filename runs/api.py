@@ -28,6 +28,7 @@ from runs.api_documents import (
     worker_summary,
 )
 from runs.log_follower import tail_text
+from runs.names import WORKERS_MAX
 from runs.services.deleting import delete_run
 from runs.services.stopping import stop_run, stop_worker
 from runs.services.submit import submit_run
@@ -55,6 +56,8 @@ class RunFilters(Schema):
 
 class WorkerFilters(Schema):
     job: str = Field(max_length=200, description="the run whose workers to list")
+    limit: int = Field(1000, ge=1, le=WORKERS_MAX)
+    after: int = Field(-1, ge=-1, le=WORKERS_MAX, description="`next` of the page before")
 
 
 class LogTail(Schema):
@@ -159,7 +162,10 @@ def list_workers(request: HttpRequest, org: str, ws: str, cluster: str, filters:
     """A run's workers, by rank."""
     refuse_unknown_parameters(request, WorkerFilters.model_fields)
     run = queries.get_run(_access(request, org, ws), cluster, filters.job)
-    return json_response({"items": _workers(run.name, queries.workers_of(run)), "next": None})
+    workers = queries.workers_of(run, filters.after, filters.limit + 1)
+    more = len(workers) > filters.limit
+    workers = workers[: filters.limit]
+    return json_response({"items": _workers(run.name, workers), "next": str(workers[-1].rank) if more else None})
 
 
 def _workers(job: str, workers: "list[Worker]") -> list[dict[str, Any]]:

@@ -96,11 +96,11 @@ def _narrowed(access: Access, cluster: str | None, search: str, mine: bool, dele
     if not deleted:
         found = found.filter(deleted_at=None)
     if cluster is not None:
-        found = found.filter(namespace__cluster__slug=cluster)
+        found = found.filter(namespace__cluster__slug=_plain(cluster))
     if mine:
         found = found.filter(created_by=access.user)
     if search:
-        found = found.filter(_matching(search.replace("\0", "")))
+        found = found.filter(_matching(_plain(search)))
     return found
 
 
@@ -141,7 +141,11 @@ def _invalid(field: str, rule: str) -> ValidationError:
 
 def get_run(access: Access, cluster_slug: str, name: str) -> Run:
     """One that is not deleted. Raises NotFound."""
-    found = runs_for(access).filter(namespace__cluster__slug=cluster_slug, name=_plain(name), deleted_at=None).first()
+    found = (
+        runs_for(access)
+        .filter(namespace__cluster__slug=_plain(cluster_slug), name=_plain(name), deleted_at=None)
+        .first()
+    )
     if found is None:
         raise NotFound(f"there is no run {name} on {cluster_slug}")
     return found
@@ -177,7 +181,10 @@ def get_worker(access: Access, cluster_slug: str, name: str) -> Worker:
     """One of a run that is not deleted, with its run and `.newest` attempt. Raises NotFound."""
     found = list(
         Worker.objects.filter(
-            run__workspace=access.workspace, namespace__cluster__slug=cluster_slug, name=_plain(name), deleted=False
+            run__workspace=access.workspace,
+            namespace__cluster__slug=_plain(cluster_slug),
+            name=_plain(name),
+            deleted=False,
         ).select_related("run__namespace__cluster", "run__namespace__workspace", "run__created_by")
     )
     if not found:
@@ -185,9 +192,11 @@ def get_worker(access: Access, cluster_slug: str, name: str) -> Worker:
     return _with_newest(found)[0]
 
 
-def workers_of(run: Run) -> list[Worker]:
-    """By rank, each with `.newest`: its newest attempt (machine loaded), None before the first. Two queries."""
-    workers = list(Worker.objects.filter(run=run).order_by("rank"))
+def workers_of(run: Run, after: int = -1, limit: int | None = None) -> list[Worker]:
+    """By rank, each with `.newest`: its newest attempt (machine loaded), None before the first. Two queries.
+
+    `after`: only later ranks; `limit`: at most so many."""
+    workers = list(Worker.objects.filter(run=run, rank__gt=after).order_by("rank")[:limit])
     for worker in workers:
         worker.run = run
     return _with_newest(workers)

@@ -129,6 +129,18 @@ def test_workers_are_listed_by_rank(world: World, api: Caller) -> None:
     assert [item["metadata"]["rank"] for item in items] == list(range(12))
 
 
+def test_the_workers_of_a_large_run_come_in_pages(world: World, api: Caller) -> None:
+    builders.submit(world.access(), world.cluster, "grid", array={"count": 7})
+    seen, after_this = [], None
+    while True:
+        page = api.get(f"{API}/tasks", job="grid", limit=3, **({"after": after_this} if after_this else {}))
+        seen += names(page)
+        after_this = page.json()["next"]
+        if after_this is None:
+            break
+    assert seen == [f"grid-{rank}" for rank in range(7)]
+
+
 def test_the_workspaces_list_spans_its_clusters_and_only_its_own_runs(world: World, api: Caller) -> None:
     lab = world.machine.cluster
     builders.submit(world.access(), lab, "here", now=after(5))

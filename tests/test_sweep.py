@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from channels.testing import WebsocketCommunicator
+from django.contrib import admin
 from django.contrib.sessions.backends.db import SessionStore
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver
@@ -250,6 +251,21 @@ def test_the_admin_is_for_staff(world: World, route: str) -> None:
         else:
             assert answer.status_code == 302
             assert answer.url.startswith("/admin/login/") or answer.url == "/admin/"
+
+
+@pytest.mark.parametrize("model", list(admin.site._registry), ids=lambda model: model.__name__)
+def test_staff_can_open_every_list_and_entry_of_the_admin(world: World, model: Any) -> None:
+    client = signed_in(world.staff)
+    address = f"/admin/{model._meta.app_label}/{model._meta.model_name}"
+    assert client.get(f"{address}/", {"q": "a"}).status_code == 200
+    for entry in model._default_manager.all()[:1]:
+        assert client.get(f"{address}/{entry.pk}/change/").status_code == 200
+
+
+def test_staff_read_runs_in_the_admin_and_change_none(world: World) -> None:
+    client = signed_in(world.staff)
+    for address in ("add", f"{world.run.pk}/change", f"{world.run.pk}/delete"):
+        assert client.post(f"/admin/runs/run/{address}/", {"name": "other", "post": "yes"}).status_code == 403
 
 
 # ---- the API ----
