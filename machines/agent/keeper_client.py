@@ -57,8 +57,9 @@ class WorkerUser:
 class KeeperClient:
     """One keeper, shared by the machines of this agent. Messages are gathered within a turn of the event loop."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, limits: bool = True) -> None:
         self.folder = folder
+        self._limits = limits
         self.user = WorkerUser.choose()
         self.cgroups: Cgroups | None = None
         self.live: dict[str, Message] = {}  # when this keeper was reached
@@ -79,7 +80,8 @@ class KeeperClient:
             if self._task is not None:
                 return
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._prepare_cgroups()
+            if self._limits:
+                self._prepare_cgroups()
             reader = await self._reach()
             self._task = asyncio.create_task(self._listen(reader))
             self._flush()

@@ -259,7 +259,7 @@ async def test_a_cut_connection_is_opened_again_and_the_set_applied(console, mak
 
 async def test_another_console_is_not_obeyed(console, make_agent):
     agent = make_agent()
-    await console.connected()
+    await console.until(lambda: console.heartbeats != [])
     agent.kill()
     console.uid = "f" * 32
     item = order("true")
