@@ -44,7 +44,7 @@ def test_simulated_gpus_of_several_models_have_one_row_of_indexes():
 
 @pytest.mark.parametrize("text", ["H100", "8x", "8xH100", "x8-80GB", "8xH100-80"])
 def test_a_bad_number_of_gpus_is_an_error(text):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="not a"):
         inventory.simulated_gpus(text, "m")
 
 
