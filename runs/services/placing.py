@@ -132,7 +132,7 @@ def plan_run(run_id: int, shapes: Sequence[WorkerShape], now: datetime) -> bool:
         if planned == [(shape.name, shape.gpus) for shape in shapes]:
             return True
         writes.delete_workers(run_id)
-        writes.insert_workers(run.id, run.namespace_id, shapes, CREATED, SCHEDULER, now)
+        writes.insert_workers(run.id, shapes, CREATED, SCHEDULER, now)
         run.counts = {WorkerState.PENDING: len(shapes)} if shapes else {}
         batch.derive(run, SCHEDULER, now)
         batch.want_tick(run)

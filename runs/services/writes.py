@@ -65,9 +65,9 @@ def update_workers(workers: Sequence[WorkerRow]) -> None:
             attempt_number = v.attempt_number, restarts = v.restarts, failures_in_row = v.failures_in_row,
             restart_at = v.restart_at, stop_requested_at = v.stop_requested_at, stop_reason = v.stop_reason,
             exit_code = v.exit_code, last_failure = v.last_failure
-        FROM json_to_recordset(%s::json) AS v(id bigint, state text, reason text, changed_at timestamptz, attempt_number int,
-            restarts int, failures_in_row int, restart_at timestamptz, stop_requested_at timestamptz, stop_reason text,
-            exit_code int, last_failure jsonb)
+        FROM json_to_recordset(%s::json) AS v(id bigint, state text, reason text, changed_at timestamptz,
+            attempt_number int, restarts int, failures_in_row int, restart_at timestamptz,
+            stop_requested_at timestamptz, stop_reason text, exit_code int, last_failure jsonb)
         WHERE w.id = v.id
         """,
         [_json(workers)],
@@ -95,8 +95,8 @@ def insert_attempts(attempts: Sequence[NewAttempt]) -> None:
         INSERT INTO runs_attempt (uid, worker_id, machine_id, number, cpu_milli, memory_bytes, gpu_indexes, placed_at,
             report_seq, end_reason, image_digest, process_oom_kills)
         SELECT v.*, 0, '', '', 0
-        FROM json_to_recordset(%s::json) AS v(uid uuid, worker_id bigint, machine_id bigint, number int, cpu_milli bigint,
-            memory_bytes bigint, gpu_indexes smallint[], placed_at timestamptz)
+        FROM json_to_recordset(%s::json) AS v(uid uuid, worker_id bigint, machine_id bigint, number int,
+            cpu_milli bigint, memory_bytes bigint, gpu_indexes smallint[], placed_at timestamptz)
         """,
         [_json(attempts)],
     )
@@ -113,51 +113,61 @@ def insert_transitions(transitions: Sequence[TransitionRow]) -> None:
     )
 
 
-def insert_run(run: Run, actor: str) -> int | None:
-    """A run and the first entry of its history; None when its name is taken, without ending the transaction."""
+# The workers of the run in `made`, and the first entry of each one's history.
+_WITH_WORKERS = """
+    workers AS (
+        INSERT INTO runs_worker (uid, run_id, namespace_id, deleted, name, "group", rank, gpus, cpu_milli,
+            memory_bytes, node_fraction, state, reason, changed_at, attempt_number, restarts, failures_in_row,
+            stop_reason)
+        SELECT gen_random_uuid(), made.id, made.namespace_id, false, v.*, 'Pending', made.reason, made.at, 0, 0, 0, ''
+        FROM made, json_to_recordset(%s::json) AS v(name text, "group" text, rank int, gpus int, cpu_milli bigint,
+            memory_bytes bigint, node_fraction float8)
+        RETURNING id, run_id, reason, changed_at),
+    begun AS (
+        INSERT INTO runs_transition (run_id, worker_id, state, reason, actor, at)
+        SELECT run_id, id, 'Pending', reason, %s, changed_at FROM workers ORDER BY id)
+"""
+
+
+def insert_run(run: Run, shapes: Sequence[WorkerShape], actor: str) -> int | None:
+    """A run, its workers and the beginnings of their histories: one statement, a transaction of its own. None when the
+    run's name is taken. Raises IntegrityError when a worker's is."""
     with connection.cursor() as cursor:
         cursor.execute(
-            """
+            f"""
             WITH made AS (
                 INSERT INTO runs_run (uid, namespace_id, workspace_id, name, labels, spec, spec_version, priority, gpus,
                     gang, on_failure, created_by_id, created_at, changed_at, queued_at, state, reason, restarts,
                     preemptions, pending_code, pending_numbers)
                 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, 0, %s, %s)
-                ON CONFLICT (namespace_id, name) WHERE deleted_at IS NULL DO NOTHING RETURNING id),
+                ON CONFLICT (namespace_id, name) WHERE deleted_at IS NULL DO NOTHING
+                RETURNING id, namespace_id, reason, created_at AS at),
             recorded AS (
                 INSERT INTO runs_transition (run_id, state, reason, actor, at)
-                SELECT id, %s, %s, %s, %s FROM made)
+                SELECT id, 'Pending', reason, %s, at FROM made),
+            {_WITH_WORKERS}
             SELECT id FROM made
             """,
             [
                 run.uid, run.namespace_id, run.workspace_id, run.name, json.dumps(run.labels), json.dumps(run.spec),
                 run.spec_version, run.priority, run.gpus, run.gang, run.on_failure, run.created_by_id, run.created_at,
                 run.changed_at, run.queued_at, run.state, run.reason, run.pending_code,
-                json.dumps(run.pending_numbers), run.state, run.reason, actor, run.created_at,
+                json.dumps(run.pending_numbers), actor, _json(shapes), actor,
             ],
         )  # fmt: skip
         found = cursor.fetchone()
     return found[0] if found else None
 
 
-def insert_workers(
-    run_id: int, namespace_id: int, shapes: Sequence[WorkerShape], reason: str, actor: str, at: datetime
-) -> None:
-    """Workers and the first entry of each one's history. Raises IntegrityError when a name is taken."""
+def insert_workers(run_id: int, shapes: Sequence[WorkerShape], reason: str, actor: str, at: datetime) -> None:
+    """Workers and the beginnings of their histories. Raises IntegrityError when a name is taken."""
     _execute(
-        """
-        WITH made AS (
-            INSERT INTO runs_worker (uid, run_id, namespace_id, deleted, name, "group", rank, gpus, cpu_milli,
-                memory_bytes, node_fraction, state, reason, changed_at, attempt_number, restarts, failures_in_row,
-                stop_reason)
-            SELECT gen_random_uuid(), %s, %s, false, v.*, 'Pending', %s, %s, 0, 0, 0, ''
-            FROM json_to_recordset(%s::json) AS v(name text, "group" text, rank int, gpus int, cpu_milli bigint,
-                memory_bytes bigint, node_fraction float8)
-            RETURNING id)
-        INSERT INTO runs_transition (run_id, worker_id, state, reason, actor, at)
-        SELECT %s, made.id, 'Pending', %s, %s, %s FROM made ORDER BY made.id
+        f"""
+        WITH made AS (SELECT id, namespace_id, %s AS reason, %s::timestamptz AS at FROM runs_run WHERE id = %s),
+            {_WITH_WORKERS}
+        SELECT
         """,
-        [run_id, namespace_id, reason, at, _json(shapes), run_id, reason, actor, at],
+        [reason, at, run_id, _json(shapes), actor],
     )
 
 
