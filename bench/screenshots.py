@@ -126,7 +126,7 @@ def take_all(ready: dict[str, str], out: Path) -> int:
         for look, (scheme, width) in LOOKS.items():
             wide += sum(pictures(browser, ready, out, look, scheme, width))
         browser.close()
-    print(f"{len(LOOKS) * (len(PAGES) + 3)} pictures in {out}; {wide} wider than their window")
+    print(f"{len(LOOKS) * (len(PAGES) + 4)} pictures in {out}; {wide} wider than their window")
     return 1 if wide else 0
 
 
@@ -195,7 +195,7 @@ def pictures(browser: Browser, ready: dict[str, str], out: Path, look: str, sche
 def forms(page: Page, base: str, out: Path, look: str) -> Iterator[bool]:
     """What only shows while somebody works with a page."""
     page.goto(f"{base}/new-run")
-    texts = {"name": "Resnet50", "image": "nvcr.io/nvidia/pytorch:24.08-py3", "command": "python", "gpus": "9"}
+    texts = {"name": "Resnet50", "image": "nvcr.io/nvidia/pytorch:24.08-py3", "command": "python", "gpus": "64"}
     for field, text in {**texts, "args": "train.py --epochs 90 'two words'"}.items():
         page.locator(f"#{field}").fill(text)
     page.get_by_text("More options").click()
@@ -203,7 +203,11 @@ def forms(page: Page, base: str, out: Path, look: str) -> Iterator[bool]:
     page.locator("#env").fill("WANDB_MODE=offline\nNAMES='a, b'")
     page.locator("#notes-env .echo").wait_for()
     page.evaluate("scrollTo(0, 0)")
-    yield snap(page, out, "new-run-filled", look)
+    yield snap(page, out, "new-run-error", look)
+    page.locator("#name").fill("resnet50-b")
+    page.locator(".say").wait_for()
+    page.evaluate("scrollTo(0, 0)")
+    yield snap(page, out, "new-run-never", look)
     page.goto(f"{base}/runs")
     page.locator("input[data-pick]").first.check()
     page.locator("[data-bulk]").get_by_role("button", name="Delete").click()

@@ -68,6 +68,18 @@ def notes_of(html: str, field: str) -> str:
     return text_of(found[0])
 
 
+# ---- every page ----
+
+
+def test_pages_hold_nothing_inline_and_say_so_to_the_browser(place: Place) -> None:
+    place.submit("resnet50")
+    for path in ("/runs", "/new-run", "/jobs/gpu-east/resnet50", "/machines", "/members", "/nowhere"):
+        answer = place.client.get(place.base + path)
+        assert "default-src 'self'" in answer["Content-Security-Policy"]
+        html = answer.content.decode()
+        assert not re.search(r"<script(?![^>]* src=)|<style|<[^>]+ (style|on\w+)=", html), path
+
+
 # ---- the runs list ----
 
 
@@ -306,12 +318,23 @@ def test_run_again_shortens_the_longest_name(place: Place) -> None:
 
 
 def test_a_waiting_run_says_why_by_machine(place: Place) -> None:
-    run = place.submit("wide", gpus=9)
+    first = place.submit("first", gpus=8)
+    builders.run_on(first.workers.get(), place.machine, timezone.now(), gpus=range(8))
+    run = place.submit("second", gpus=8)
     run_once(place.cluster.pk, timezone.now())
     run.refresh_from_db()
-    html = text_of(place.get("/jobs/gpu-east/wide"))
+    html = text_of(place.get("/jobs/gpu-east/second"))
     assert run.status_reason in html
-    assert "Why it waits" in html
+    assert "Why it waits No run is ahead of it" in html
+    assert "1 8 GPUs wanted, at most 0 free gpu-07" in html
+
+
+def test_a_run_that_can_never_start_is_told_apart_from_one_that_waits(place: Place) -> None:
+    place.submit("wide", gpus=9)
+    run_once(place.cluster.pk, timezone.now())
+    html = text_of(place.get("/jobs/gpu-east/wide"))
+    assert "It can never start as it is" in html
+    assert "ahead" not in html
 
 
 def test_a_running_run_shows_workers_machines_gpus_and_time_left(place: Place) -> None:

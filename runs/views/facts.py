@@ -60,12 +60,21 @@ def readout(run: Run, spec: RunSpec, counts: Mapping[str, int], workers: Sequenc
         runtime=((run.ended_at or now) - run.started_at).total_seconds() if run.started_at else None,
         now=now,
         starts=STARTS[spec.effective_start],
-        fails=FAILS[spec.effective_on_failure],
+        fails=_when_it_fails(spec),
     )
 
 
+def _when_it_fails(spec: RunSpec) -> str:
+    never = spec.task_template.restart_policy == "Never" and spec.effective_on_failure == "RestartTask"
+    return "no restart" if never else FAILS[spec.effective_on_failure]
+
+
 def _how_ended(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{counts[state]} {state.lower()}" for state in ENDED_ORDER if counts.get(state))
+    """`failed`, or `1 failed, 3 completed`."""
+    shown = [state for state in ENDED_ORDER if counts.get(state)]
+    if len(shown) == 1:
+        return shown[0].lower()
+    return ", ".join(f"{counts[state]} {state.lower()}" for state in shown)
 
 
 def is_live(worker: Worker) -> bool:

@@ -14,6 +14,7 @@ from astraconsole.web import is_partial
 from runs import queries, sentences
 from runs.models import Run, Worker
 from runs.scheduling.pending import pending_details
+from runs.services.submit import NEVER
 from runs.spec import load_spec
 from runs.state_machine import RUN_ENDED, RunState
 from runs.views import facts
@@ -60,7 +61,11 @@ def _waiting(run: Run) -> dict[str, Any]:
     """The facts of a waiting run, from the last plan and the machines of now."""
     details = pending_details(run) if run.state == RunState.PENDING else None
     starts_by = details["starts_by"] if details else None
-    return {"waiting": details, "starts_by": starts_by and datetime.fromtimestamp(starts_by, UTC)}
+    return {
+        "waiting": details,
+        "never": details is not None and details["code"].startswith(NEVER),
+        "starts_by": starts_by and datetime.fromtimestamp(starts_by, UTC),
+    }
 
 
 def _sentence(run: Run, failed: Worker | None) -> str:

@@ -1,0 +1,312 @@
+"""A person at work: a whole console in real processes, and a real Chromium."""
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+
+from tests.console import Console, running_console
+
+pytestmark = [pytest.mark.browser, pytest.mark.processes]
+CHROMIUM = "/usr/bin/chromium"
+SLOW = 30_000  # milliseconds that a slow machine may take for what takes one second
+COUNT = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo line $i; sleep 0.1; done; echo the end"
+
+
+@pytest.fixture(scope="module")
+def console() -> Iterator[Console]:
+    with running_console("--runtime", "process", "--machine-cpus", "16", "--machine-memory", "16Gi") as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def cookies(console: Console, browser: Browser) -> Any:
+    """Of somebody who has signed in."""
+    context = browser.new_context()
+    sign_in(context.new_page(), console)
+    state = context.storage_state()
+    context.close()
+    return state
+
+
+@pytest.fixture
+def page(browser: Browser, cookies: Any) -> Iterator[Page]:
+    with somebody(browser, cookies) as context:
+        yield context.new_page()
+
+
+@contextmanager
+def somebody(browser: Browser, cookies: Any, **options: Any) -> Iterator[BrowserContext]:
+    """A signed-in browser in which no page may break a script or the content security policy."""
+    context = browser.new_context(storage_state=cookies, **options)
+    broken: list[str] = []
+    context.on("weberror", lambda error: broken.append(str(error.error)))
+    context.on("console", lambda line: broken.append(line.text) if "Security Policy" in line.text else None)
+    try:
+        yield context
+    finally:
+        context.close()
+    assert not broken
+
+
+def sign_in(page: Page, console: Console) -> None:
+    page.goto(console.url)
+    page.get_by_label("User name").fill(console.ready["username"])
+    page.get_by_label("Password").fill(console.ready["password"])
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url("**/runs")
+
+
+def place(console: Console) -> str:
+    return f"{console.url}/o/{console.ready['organisation']}/w/{console.ready['workspace']}"
+
+
+def run_page(console: Console, name: str) -> str:
+    return f"{place(console)}/jobs/{console.ready['cluster']}/{name}"
+
+
+def state_of(page: Page) -> Any:
+    return page.locator("h1 + .state")
+
+
+def test_somebody_signs_in_starts_a_run_watches_its_log_and_sees_it_complete(
+    console: Console, browser: Browser
+) -> None:
+    with somebody(browser, None) as context:
+        page = context.new_page()
+        sign_in(page, console)
+        page.get_by_role("link", name="New run").first.click()
+        page.get_by_label("Name").fill("counting")
+        page.get_by_label("Image").fill("localhost/busybox:test")
+        page.get_by_label("Command").fill("sh")
+        page.get_by_label("Arguments").fill(f"-c '{COUNT}'")
+        expect(page.locator("#notes-args")).to_contain_text(f'["-c", "{COUNT}"]', timeout=SLOW)
+        page.get_by_role("button", name="Start run").click()
+        page.wait_for_url("**/counting")
+        expect(state_of(page)).to_have_text("Running", timeout=SLOW)
+        page.get_by_role("navigation", name="counting").get_by_role("link", name="Logs").click()
+        log = page.get_by_role("log")
+        expect(log).to_contain_text("line 1", timeout=SLOW)
+        expect(log).to_contain_text("the end", timeout=SLOW)
+        expect(state_of(page)).to_have_text("Completed", timeout=SLOW)
+        assert page.evaluate("performance.getEntriesByType('navigation')[0].type") == "navigate"  # never reloaded
+
+
+def test_errors_stand_beside_their_fields_while_typing(console: Console, page: Page) -> None:
+    page.goto(f"{place(console)}/new-run")
+    page.get_by_label("Name").fill("Upper")
+    expect(page.locator("#notes-name")).to_have_text("must be lower case", timeout=SLOW)
+    expect(page.get_by_label("Name")).to_have_attribute("aria-invalid", "true")
+    expect(page.locator("#notes-image")).to_be_empty()
+    page.get_by_label("Name").fill("lower")
+    expect(page.get_by_label("Name")).not_to_have_attribute("aria-invalid", "true", timeout=SLOW)
+
+
+def test_resources_are_per_gpu_once_there_are_gpus(console: Console, page: Page) -> None:
+    page.goto(f"{place(console)}/new-run")
+    expect(page.get_by_label("CPU cores", exact=True)).to_have_value("1")
+    page.get_by_label("GPUs").fill("2")
+    expect(page.get_by_label("CPU cores per GPU")).to_have_value("8")
+    expect(page.get_by_label("Memory per GPU")).to_have_value("64Gi")
+    expect(page.locator("#notes-memory")).to_have_text("64 GiB each, 128 GiB in all", timeout=SLOW)
+    page.get_by_label("GPUs").fill("0")
+    expect(page.get_by_label("Memory", exact=True)).to_have_value("1Gi")
+
+
+def test_the_form_and_run_again_lead_through_json(console: Console, page: Page) -> None:
+    page.goto(f"{place(console)}/new-run")
+    page.get_by_label("Name").fill("by-json")
+    page.get_by_label("Image").fill("localhost/busybox:test")
+    page.get_by_label("Command").fill("true")
+    page.get_by_role("button", name="Edit as JSON").click()
+    body = page.get_by_label("Run as JSON")
+    assert '"command": "true"' in body.input_value()
+    page.get_by_role("button", name="Start run").click()
+    page.wait_for_url("**/by-json")
+    expect(state_of(page)).to_have_text("Completed", timeout=SLOW)
+    page.get_by_role("link", name="Run again").first.click()
+    assert '"name": "by-json-again"' in page.get_by_label("Run as JSON").input_value()
+
+
+@pytest.mark.parametrize("blocked", [False, True], ids=["by-websocket", "by-polling"])
+def test_changes_appear_on_open_pages_without_a_reload(
+    console: Console, browser: Browser, cookies: Any, blocked: bool
+) -> None:
+    name = f"live-{blocked}".lower()
+    with somebody(browser, cookies) as context:
+        if blocked:
+            context.route_web_socket(re.compile("/ws/"), lambda socket: socket.close())
+        listing, run = context.new_page(), context.new_page()
+        listing.goto(f"{place(console)}/runs?state=all&search={name}")
+        console.submit(name, "sleep", "3")
+        expect(listing.locator("tr", has_text=name)).to_contain_text("Running", timeout=SLOW)
+        run.goto(run_page(console, name))
+        expect(state_of(run)).to_have_text("Completed", timeout=SLOW)
+        expect(listing.locator("tr", has_text=name)).to_contain_text("Completed", timeout=SLOW)
+        expect(run.locator(".live")).to_have_text("every 4 s" if blocked else "live")
+
+
+def test_what_was_picked_stays_picked_when_the_list_changes(console: Console, page: Page) -> None:
+    console.submit("picked", "sleep", "600")
+    page.goto(f"{place(console)}/runs?search=picked")
+    page.get_by_label("Select picked").check()
+    console.submit("picked-too", "sleep", "600")
+    expect(page.get_by_label("Select picked-too")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_label("Select picked", exact=True)).to_be_checked()
+    expect(page.get_by_text("1 selected")).to_be_visible()
+    page.get_by_label("Select picked-too").check()
+    page.locator("[data-bulk]").get_by_role("button", name="Delete").click()
+    page.get_by_role("dialog").get_by_role("button", name="Delete 2 runs").click()
+    expect(page.get_by_text("Done for 2 of 2")).to_be_visible(timeout=SLOW)
+
+
+def test_delete_is_a_dialog_that_the_keyboard_can_use(console: Console, page: Page) -> None:
+    console.submit("to-delete", "sleep", "600")
+    page.goto(run_page(console, "to-delete"))
+    expect(state_of(page)).to_have_text("Running", timeout=SLOW)
+    opener = page.get_by_role("link", name="Delete")
+    opener.focus()
+    page.keyboard.press("Enter")
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("1 worker will be stopped and 0 GPUs freed.", timeout=SLOW)
+    expect(dialog.get_by_role("textbox")).to_be_focused()
+    expect(dialog.get_by_role("button", name="Delete run")).to_be_disabled()
+    page.keyboard.press("Escape")
+    expect(dialog).not_to_be_visible()
+    expect(opener).to_be_focused()
+    page.keyboard.press("Enter")
+    dialog.get_by_role("textbox").fill("to-delete")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/runs")
+    expect(page.get_by_text("to-delete was deleted")).to_be_visible()
+
+
+def test_the_keyboard_reaches_content_and_search(console: Console, page: Page) -> None:
+    page.goto(f"{place(console)}/runs")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.get_by_role("searchbox")).to_be_focused()
+
+
+def test_dark_and_light_follow_the_system_until_somebody_chooses(
+    console: Console, browser: Browser, cookies: Any
+) -> None:
+    with somebody(browser, cookies, color_scheme="dark") as context:
+        page = context.new_page()
+        page.goto(f"{place(console)}/runs")
+        assert brightness(page) < 60
+        switch = page.get_by_role("button", name=re.compile("Theme"))
+        switch.click()  # auto → light
+        assert brightness(page) > 200
+        page.reload()
+        assert brightness(page) > 200
+        switch.click()  # → dark
+        page.emulate_media(color_scheme="light")
+        assert brightness(page) < 60
+        switch.click()  # → auto
+        assert brightness(page) > 200
+
+
+def brightness(page: Page) -> float:
+    """Of the page's ground, 0 to 255."""
+    colour = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+    numbers = [float(number) for number in re.findall(r"[\d.]+", colour)[:3]]
+    return sum(numbers) / 3 * (255 if "srgb" in colour else 1)
+
+
+def test_nothing_is_wider_than_a_small_phone(console: Console, browser: Browser, cookies: Any) -> None:
+    name = "n" * 50  # wraps
+    console.submit(name, "sh", "-c", "echo " + "wide" * 300 + "; exit 1", task_template={"restart_policy": "Never"})
+    console.wait_for(name, "Failed")
+    base, cluster = place(console), console.ready["cluster"]
+    paths = [
+        "/runs?state=all",
+        "/new-run",
+        f"/new-run?again={cluster}/{name}",
+        "/machines",
+        "/machines/add",
+        "/members",
+    ]
+    paths += [f"/jobs/{cluster}/{name}{tab}" for tab in ("", "?tab=logs", "?tab=history", "/stop", "/delete")]
+    paths += [f"/workers/{cluster}/{name}-0{tab}" for tab in ("", "?tab=history", "?tab=started")] + ["/members"]
+    with somebody(browser, cookies, viewport={"width": 360, "height": 740}) as context:
+        page = context.new_page()
+        addresses = [base + path for path in paths] + [f"{console.url}/account/tokens", f"{base}/jobs/x/y"]
+        for address in addresses:
+            page.goto(address)
+            assert page.evaluate("document.documentElement.scrollWidth") <= 360, address
+
+
+def test_without_scripts_the_same_works_by_plain_pages(console: Console, browser: Browser) -> None:
+    with somebody(browser, None, java_script_enabled=False) as context:
+        page = context.new_page()
+        sign_in(page, console)
+        page.goto(f"{place(console)}/new-run")
+        page.get_by_label("Name").fill("plain")
+        page.get_by_label("Image").fill("localhost/busybox:test")
+        page.get_by_label("Command").fill("echo")
+        page.get_by_label("Arguments").fill("plain words")
+        page.get_by_role("button", name="Start run").click()
+        page.wait_for_url("**/plain")
+        console.wait_for("plain", "Completed")
+        page.reload()
+        expect(state_of(page)).to_have_text("Completed")
+        page.get_by_role("link", name="Logs").click()
+        expect(page.get_by_role("log")).to_contain_text("plain words")
+        page.get_by_role("link", name="Delete").click()
+        page.get_by_label("Type plain to confirm").fill("plain")
+        page.get_by_role("button", name="Delete run").click()
+        expect(page.get_by_text("plain was deleted")).to_be_visible()
+
+
+def test_times_are_local_with_their_zone_and_utc_on_hover(console: Console, browser: Browser, cookies: Any) -> None:
+    console.submit("when", "true")
+    with somebody(browser, cookies, timezone_id="Asia/Tokyo", locale="en-GB") as context:
+        page = context.new_page()
+        page.goto(f"{run_page(console, 'when')}?tab=history")
+        moment = page.locator("table.timeline time").first
+        expect(moment).to_have_text(re.compile(r"\d\d:\d\d(:\d\d)? GMT\+9"))
+        assert re.fullmatch(r"\d+ \w+ \d{4} \d\d:\d\d:\d\d UTC", moment.get_attribute("title") or "")
+
+
+def test_a_change_is_on_the_page_within_a_second_or_so(console: Console, page: Page) -> None:
+    """No bound on time: only that no reload and no polling were needed to see it."""
+    console.submit("hinted", "sleep", "600")
+    page.goto(run_page(console, "hinted"))
+    expect(state_of(page)).to_have_text("Running", timeout=SLOW)
+    expect(page.locator(".live")).to_have_text("live", timeout=SLOW)
+    page.clock.install()  # from here on no timer of the page fires by itself
+    console.api.post("jobs/hinted/stop", json={})
+    expect(state_of(page)).to_have_text("Cancelled", timeout=SLOW)
+
+
+def test_adding_a_machine_prints_the_command_once(console: Console, page: Page) -> None:
+    page.goto(f"{place(console)}/machines")
+    page.get_by_role("link", name="Add a machine").click()
+    page.get_by_role("button", name="Make the join command").click()
+    expect(page.locator("#join")).to_contain_text(f"astra-agent run --console {console.url}")
+    assert re.search(r"astra_join_\S{43}", page.locator("#join").inner_text())
+
+
+def test_a_token_made_in_the_console_opens_the_api(console: Console, page: Page) -> None:
+    page.goto(f"{console.url}/account/tokens")
+    page.get_by_label("Name").fill(f"made at {time.monotonic()}")
+    page.get_by_role("button", name="New token").click()
+    secret = page.locator("#secret").inner_text()
+    answer = console.api.get("jobs", headers={"Authorization": f"Bearer {secret}"})
+    assert answer.status_code == 200
