@@ -100,9 +100,11 @@ def test_every_error_class_is_rendered_in_the_one_shape(kind: type[AstraError]) 
     }
 
 
-def test_each_code_means_one_class() -> None:
-    codes = [kind.code for kind in error_classes()]
+def test_each_code_means_one_class_and_is_spelled_in_one_file() -> None:
+    spelled = [kind for kind in error_classes() if "code" in vars(kind)]
+    codes = [kind.code for kind in spelled]
     assert sorted(codes) == sorted(set(codes))
+    assert {kind.__module__ for kind in spelled} == {errors.__name__}
 
 
 @pytest.mark.parametrize("how", RAISED)
