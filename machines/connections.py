@@ -1,11 +1,12 @@
 """What agents bring about by connecting, living and leaving: the only writer of connections and inventories."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
 from django.conf import settings
 from django.db import connection, transaction
 
@@ -29,10 +30,13 @@ class Known(NamedTuple):
     removed: bool
 
 
-def authenticate(token: str) -> Known | None:
-    columns = ("pk", "uid", "name", "cluster_id", "state")
-    row = Machine.objects.filter(token_digest=digest(token)).values_list(*columns).first()
-    return None if row is None else Known(*row[:-1], removed=row[-1] == _S.REMOVED)
+def authenticate(tokens: Sequence[str]) -> list[Known | None]:
+    """Whom each machine token speaks for: one query."""
+    digests = [digest(token) for token in tokens]
+    columns = ("token_digest", "pk", "uid", "name", "cluster_id", "state")
+    rows = Machine.objects.filter(token_digest__in=digests).values_list(*columns)
+    known = {row[0]: Known(*row[1:-1], removed=row[-1] == _S.REMOVED) for row in rows}
+    return [known.get(each) for each in digests]
 
 
 def newest_connection(machine_id: int) -> str:
@@ -43,6 +47,13 @@ def newest_connection(machine_id: int) -> str:
 # ---- hello -----------------------------------------------------------------------------------------------------------
 
 
+class Arrival(NamedTuple):
+    machine_id: int
+    connection_id: str
+    hello: protocol.Hello
+    received_at: datetime
+
+
 class Greeting(NamedTuple):
     """What the console answers a hello with, encoded."""
 
@@ -50,31 +61,63 @@ class Greeting(NamedTuple):
     assignments: bytes
 
 
-@transaction.atomic
-def connected(machine_id: int, connection_id: str, hello: protocol.Hello, received_at: datetime) -> Greeting | None:
-    """The machine's newest connection is this one; it is Ready, with this inventory. None: it was removed meanwhile."""
-    machine = Machine.objects.select_for_update(no_key=True, of=("self",)).select_related("cluster").get(pk=machine_id)
-    if machine.state == _S.REMOVED:
-        return None
-    if machine.state in (_S.JOINING, _S.LOST):
-        machine.state, machine.state_reason = _S.READY, ""
-    if machine.connection != connection_id:
-        machine.connection, machine.connected_at, machine.applied_revision = connection_id, received_at, 0
-        replaced = {"type": "agent.replaced", "connection": connection_id}
-        transaction.on_commit(lambda: events.send_group(events.machine_group(machine.uid), replaced), robust=True)
-    _take_inventory(machine, hello)
-    machine.last_seen_at = received_at
-    machine.clock_skew_seconds = skew(hello.wall_clock, received_at)
-    machine.save(update_fields=HELLO_COLUMNS)
-    _take_gpus(machine, hello.inventory.gpus)
-    _announce(machine.cluster_id)
-    return Greeting(protocol.encode(_welcome(machine)), dispatch.sets([machine_id])[machine_id].frame)
-
-
 HELLO_COLUMNS = (
     *("state", "state_reason", "connection", "connected_at", "applied_revision", "last_seen_at", "clock_skew_seconds"),
     *("labels", "cpu_milli", "memory_bytes", "runtime", "hostname", "agent_version", "boot_id", "stop_grace_seconds"),
 )
+
+
+@transaction.atomic
+def connected(arrivals: Sequence[Arrival]) -> list[Greeting | None]:
+    """The newest connections of these machines, which are Ready now, with these inventories: a handful of queries for
+    any number, since all machines come back at once when a console does. None: the machine was removed meanwhile."""
+    rows = Machine.objects.select_for_update(no_key=True, of=("self",)).select_related("cluster")
+    rows = rows.filter(pk__in=[arrival.machine_id for arrival in arrivals]).exclude(state=_S.REMOVED)
+    machines = {machine.pk: machine for machine in rows.order_by("pk")}
+    greeted = [arrival for arrival in arrivals if arrival.machine_id in machines]
+    if not greeted:
+        return [None] * len(arrivals)
+    for arrival in greeted:
+        _take_hello(machines[arrival.machine_id], arrival)
+    _write_hellos(machines.values())
+    _take_gpus({arrival.machine_id: arrival.hello.inventory.gpus for arrival in greeted})
+    _announce({machine.cluster_id for machine in machines.values()})
+    sets = dispatch.sets(machines)
+    answers = {pk: Greeting(protocol.encode(_welcome(machines[pk])), sets[pk].frame) for pk in machines}
+    return [answers.get(arrival.machine_id) for arrival in arrivals]
+
+
+def _take_hello(machine: Machine, arrival: Arrival) -> None:
+    hello, inventory = arrival.hello, arrival.hello.inventory
+    if machine.state in (_S.JOINING, _S.LOST):
+        machine.state, machine.state_reason = _S.READY, ""
+    if machine.connection != arrival.connection_id:
+        machine.connection, machine.applied_revision = arrival.connection_id, 0
+        machine.connected_at = arrival.received_at
+        replaced = {"type": "agent.replaced", "connection": arrival.connection_id}
+        group = events.machine_group(machine.uid)
+        transaction.on_commit(lambda: events.send_group(group, replaced), robust=True)
+    machine.last_seen_at = arrival.received_at
+    machine.clock_skew_seconds = skew(hello.wall_clock, arrival.received_at)
+    machine.labels = inventory.labels
+    machine.cpu_milli = inventory.cpu_milli
+    machine.memory_bytes = inventory.memory_bytes
+    machine.runtime = inventory.runtime
+    machine.hostname = inventory.hostname
+    machine.agent_version = hello.agent_version
+    machine.boot_id = hello.boot_id
+    machine.stop_grace_seconds = hello.stop_grace_seconds
+
+
+def _write_hellos(machines: Iterable[Machine]) -> None:
+    rows = [{"id": each.pk, **{column: getattr(each, column) for column in HELLO_COLUMNS}} for each in machines]
+    columns = ", ".join(f"{column} = hello.{column}" for column in HELLO_COLUMNS)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""UPDATE machines_machine m SET {columns}
+            FROM jsonb_populate_recordset(NULL::machines_machine, %s::jsonb) hello WHERE m.id = hello.id""",
+            [msgspec.json.encode(rows).decode()],
+        )
 
 
 def skew(wall_clock: float, received_at: datetime) -> float:
@@ -92,28 +135,16 @@ def _welcome(machine: Machine) -> protocol.Welcome:
     )
 
 
-def _take_inventory(machine: Machine, hello: protocol.Hello) -> None:
-    inventory = hello.inventory
-    machine.labels = inventory.labels
-    machine.cpu_milli = inventory.cpu_milli
-    machine.memory_bytes = inventory.memory_bytes
-    machine.runtime = inventory.runtime
-    machine.hostname = inventory.hostname
-    machine.agent_version = hello.agent_version
-    machine.boot_id = hello.boot_id
-    machine.stop_grace_seconds = hello.stop_grace_seconds
-
-
-def _take_gpus(machine: Machine, declared: Sequence[protocol.Gpu]) -> None:
-    """Write what differs."""
-    present = {gpu.index: gpu for gpu in machine.gpus.all()}
-    gone = present.keys() - {gpu.index for gpu in declared}
-    if gone:
-        machine.gpus.filter(index__in=gone).delete()
+def _take_gpus(declared: Mapping[int, Sequence[protocol.Gpu]]) -> None:
+    """By machine id. Writes what differs."""
+    present = {(gpu.machine_id, gpu.index): gpu for gpu in Gpu.objects.filter(machine__in=declared)}
+    wanted = {(pk, gpu.index): gpu for pk, gpus in declared.items() for gpu in gpus}
+    if gone := [present[key].pk for key in present.keys() - wanted.keys()]:
+        Gpu.objects.filter(pk__in=gone).delete()
     changed = [
-        Gpu(machine=machine, index=gpu.index, **{column: getattr(gpu, column) for column in GPU_COLUMNS})
-        for gpu in declared
-        if gpu.index not in present or _differs(present[gpu.index], gpu)
+        Gpu(machine_id=pk, index=index, **{column: getattr(gpu, column) for column in GPU_COLUMNS})
+        for (pk, index), gpu in wanted.items()
+        if (pk, index) not in present or _differs(present[pk, index], gpu)
     ]
     if changed:
         key = ("machine", "index")
@@ -124,16 +155,27 @@ def _differs(row: Gpu, declared: protocol.Gpu) -> bool:
     return any(getattr(row, column) != getattr(declared, column) for column in GPU_COLUMNS)
 
 
-def disconnected(machine_id: int, connection_id: str) -> None:
-    """Of the newest connection only: an older one that ends changes nothing."""
-    gone = Machine.objects.filter(pk=machine_id, connection=connection_id).update(connection="")
-    if gone:
-        _announce(Machine.objects.values_list("cluster_id", flat=True).get(pk=machine_id))
+@transaction.atomic
+def disconnected(gone: Sequence[tuple[int, str]]) -> list[None]:
+    """Connections (machine id, connection id) that have ended. One that is no longer its machine's changes nothing."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """WITH gone AS (
+                SELECT m.id FROM machines_machine m
+                JOIN unnest(%s::bigint[], %s::text[]) AS g (id, connection) ON m.id = g.id
+                WHERE m.connection = g.connection ORDER BY m.id FOR NO KEY UPDATE OF m
+            )
+            UPDATE machines_machine m SET connection = '' FROM gone WHERE m.id = gone.id RETURNING m.cluster_id""",
+            [[machine_id for machine_id, _ in gone], [connection_id for _, connection_id in gone]],
+        )
+        _announce({cluster_id for (cluster_id,) in cursor.fetchall()})
+    return [None] * len(gone)
 
 
-def _announce(cluster_id: int) -> None:
-    events.machines_changed(cluster_id)
-    events.wake("schedule", cluster_id)
+def _announce(cluster_ids: Iterable[int]) -> None:
+    for cluster_id in cluster_ids:
+        events.machines_changed(cluster_id)
+        events.wake("schedule", cluster_id)
 
 
 # ---- heartbeats ------------------------------------------------------------------------------------------------------

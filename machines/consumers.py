@@ -3,11 +3,13 @@
 import logging
 import time
 import uuid
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 import msgspec
 import redis
+from autobahn.exception import Disconnected
 from channels.consumer import get_handler_name
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django import db
@@ -15,7 +17,7 @@ from django.utils import timezone
 
 from astraconsole import events
 from machines import connections, dispatch, inbox, protocol
-from machines.connections import Beat, Known
+from machines.connections import Arrival, Beat, Known
 from machines.presence import REASONS, presence
 from machines.protocol import Close
 
@@ -66,7 +68,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         scheme, _, token = header.partition(" ")
         if scheme.lower() != "bearer" or not token:
             return None
-        return await presence().door.run(connections.authenticate, token.strip())
+        return await presence().authenticate(token.strip())
 
     def _client(self) -> str:
         return str((self.scope.get("client") or ["?"])[0])
@@ -78,7 +80,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
             return
         await self.channel_layer.group_discard(events.machine_group(self.machine.machine_uid), self.channel_name)
         try:
-            await presence().greetings.run(connections.disconnected, self.machine_id, self.connection_id)
+            await presence().disconnected((self.machine_id, self.connection_id))
         except db.Error as error:
             log.warning("Machine %s: its disconnect was not written: %s", self.machine.name, error)
 
@@ -89,12 +91,14 @@ class AgentConsumer(AsyncWebsocketConsumer):
         self.ended = True
         presence().remove(self)
         log.info("Machine %s: connection closed: %s", self.machine.name, reason)
-        await self.send(bytes_data=protocol.encode(protocol.Goodbye(code, reason)))
-        await self.close(code)
+        with suppress(Disconnected):  # it has gone already, and its disconnect waits its turn
+            await self.send(bytes_data=protocol.encode(protocol.Goodbye(code, reason)))
+            await self.close(code)
 
     async def push(self, frame: bytes) -> None:
         if not self.ended:
-            await self.send(bytes_data=frame)
+            with suppress(Disconnected):
+                await self.send(bytes_data=frame)
 
     async def join_group(self) -> None:
         await self.channel_layer.group_add(events.machine_group(self.machine.machine_uid), self.channel_name)
@@ -133,12 +137,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
     async def _on_hello(self, hello: protocol.Hello, received_at: datetime) -> None:
         if hello.version != protocol.VERSION:
             return await self._wrong_version(hello.version)
-        connected = connections.connected
         try:
             await self.join_group()  # before the set is read: a newer one that is pushed meanwhile waits in the channel
-            greeting = await presence().greetings.run(
-                connected, self.machine_id, self.connection_id, hello, received_at
-            )
+            greeting = await presence().connected(Arrival(self.machine_id, self.connection_id, hello, received_at))
         except (db.Error, redis.RedisError) as error:
             log.warning("Machine %s: its hello was not taken: %s", self.machine.name, error)
             return await self.end(Close.TRY_AGAIN, "the console cannot take a hello just now")
@@ -201,7 +202,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
     async def agent_replaced(self, message: dict[str, Any]) -> None:
         if message["connection"] == self.connection_id:
             return
-        newest = await presence().greetings.run(connections.newest_connection, self.machine_id)
+        newest = await presence().thread.run(connections.newest_connection, self.machine_id)
         if newest != self.connection_id:
             await self.end(Close.REPLACED, REASONS[Close.REPLACED])
 

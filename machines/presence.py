@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 import redis
@@ -22,18 +22,21 @@ from django.conf import settings
 from django.utils import timezone
 
 from astraconsole import events
-from machines import leases
-from machines.connections import Beat, seen
+from machines import connections, leases
+from machines.connections import Beat
 from machines.protocol import Close
 from machines.services import record_alive
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
+A = TypeVar("A")
+R = TypeVar("R")
 
 FLUSH_SECONDS = 1
 HELLO_SECONDS = 10
 REJOIN_SECONDS = 60
+GATHERED = 200  # items of one call, so that rows are not locked for long
 REASONS = {
     Close.REMOVED: "this machine was removed from its cluster",
     Close.REPLACED: "this machine has a newer connection",
@@ -73,10 +76,44 @@ class DatabaseThread:
         self._executor.shutdown(wait=False)
 
 
+class Gathering(Generic[A, R]):
+    """A function of a list, called for one item at a time: what comes while it is at work goes together into the next
+    call. So a thousand agents that come back at once cost a few transactions, and one alone waits for nobody."""
+
+    def __init__(self, thread: DatabaseThread, function: Callable[[list[A]], list[R]]) -> None:
+        self._thread = thread
+        self._function = function
+        self._waiting: list[tuple[A, asyncio.Future[R]]] = []
+        self._worker: asyncio.Task[None] | None = None
+
+    async def __call__(self, item: A) -> R:
+        answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._waiting.append((item, answer))
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+        return await answer
+
+    async def _work(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting[:GATHERED], self._waiting[GATHERED:]
+            try:
+                answers = await self._thread.run(self._function, [item for item, _ in batch])
+            except Exception as error:
+                for _, answer in batch:
+                    if not answer.done():
+                        answer.set_exception(error)
+            else:
+                for (_, answer), value in zip(batch, answers, strict=True):
+                    if not answer.done():
+                        answer.set_result(value)
+
+
 class Presence:
     def __init__(self) -> None:
-        self.door = DatabaseThread("door")  # apart from greetings: a thousand agents that return at once are let in
-        self.greetings = DatabaseThread("greetings")
+        self.thread = DatabaseThread("agents")
+        self.authenticate = Gathering(self.thread, connections.authenticate)
+        self.connected = Gathering(self.thread, connections.connected)
+        self.disconnected = Gathering(self.thread, connections.disconnected)
         self.heartbeats = DatabaseThread("heartbeats")
         self.redis = redis.asyncio.Redis.from_url(settings.REDIS_URL)
         self._process = f"daphne:{socket.gethostname()}:{os.getpid()}"
@@ -122,7 +159,7 @@ class Presence:
 
     async def _close(self) -> None:
         """The event loop ends."""
-        for thread in (self.door, self.greetings, self.heartbeats):
+        for thread in (self.thread, self.heartbeats):
             await thread.close()
         await self.redis.aclose()
 
@@ -137,7 +174,7 @@ class Presence:
         if not beats:
             return
         try:
-            found = await self.heartbeats.run(seen, list(beats.values()))
+            found = await self.heartbeats.run(connections.seen, list(beats.values()))
         except db.Error:
             self._beats = beats | self._beats
             raise

@@ -469,3 +469,37 @@ async def test_groups_are_joined_again_every_minute(agent, machine, monkeypatch)
         return not await agent.hears_nothing()
 
     await until(is_told)
+
+
+async def test_a_thousand_agents_that_come_back_at_once_cost_a_handful_of_queries(
+    machine, django_assert_max_num_queries
+):
+    def greet(number_of_machines: int) -> list[connections.Greeting | None]:
+        machines = Machine.objects.bulk_create(
+            Machine(cluster=machine.cluster, name=f"m{number}", token_digest=str(number))
+            for number in range(number_of_machines)
+        )
+        hello = a_hello(inventory=protocol.Inventory("h", "docker", 1, 1, [protocol.Gpu(0, "GPU-1", "H100", 1)]))
+        arrivals = [connections.Arrival(each.pk, each.name, hello, datetime.now(UTC)) for each in machines]
+        with django_assert_max_num_queries(8):
+            return connections.connected(arrivals)
+
+    answers = await in_database(lambda: greet(1000))
+    assert len(answers) == 1000
+    assert None not in answers
+    assert (
+        await in_database(lambda: Machine.objects.filter(state=MachineState.READY).exclude(connection="").count())
+        == 1000
+    )
+    assert await in_database(lambda: Gpu.objects.count()) == 1000
+
+
+async def test_a_removed_machine_among_those_that_come_back_is_left_out(machine):
+    def greet() -> list[connections.Greeting | None]:
+        gone = a_machine(machine.cluster, "gone", state=MachineState.REMOVED)
+        return connections.connected(
+            [connections.Arrival(each.pk, "c", a_hello(), datetime.now(UTC)) for each in (gone, machine)]
+        )
+
+    answers = await in_database(greet)
+    assert [answer is None for answer in answers] == [True, False]

@@ -31,6 +31,10 @@ from tests.fleet import NOON, a_cluster, a_machine, a_member, a_report, a_worksp
 GPU_07 = JoinRequest("gpu-07", "host-7", "1.0")
 
 
+def known(token: str) -> connections.Known | None:
+    return connections.authenticate([token])[0]
+
+
 @pytest.fixture
 def workspace(db):
     return a_workspace()
@@ -102,9 +106,9 @@ def test_a_machine_joins_once_with_a_token(admin, cluster):
     token = services.create_join_token(admin, cluster.slug)
     answer = services.join(token, GPU_07, timezone.now())
     assert (answer.machine, answer.console) == ("gpu-07", cluster.uid.hex)
-    known = connections.authenticate(answer.token)
-    assert known is not None
-    assert (known.name, known.cluster_id, known.removed) == ("gpu-07", cluster.pk, False)
+    machine = known(answer.token)
+    assert machine is not None
+    assert (machine.name, machine.cluster_id, machine.removed) == ("gpu-07", cluster.pk, False)
     with pytest.raises(JoinTokenUsed):
         services.join(token, JoinRequest("gpu-08", "host-8", "1.0"), timezone.now())
 
@@ -141,8 +145,8 @@ def test_the_name_of_a_machine_that_never_came_can_be_joined_again(admin, cluste
     first, second = (
         services.join(services.create_join_token(admin, cluster.slug), GPU_07, timezone.now()) for _ in range(2)
     )
-    assert connections.authenticate(first.token) is None
-    assert connections.authenticate(second.token) is not None
+    assert known(first.token) is None
+    assert known(second.token) is not None
 
 
 def test_the_name_of_a_removed_machine_can_be_joined_again(admin, cluster):
@@ -243,7 +247,7 @@ def test_an_agent_joins_over_http(admin, cluster):
     response = post_join(ASKED, services.create_join_token(admin, cluster.slug))
     assert response.status_code == 200
     answer = msgspec.json.decode(response.content, type=JoinAnswer)
-    assert connections.authenticate(answer.token) is not None
+    assert known(answer.token) is not None
 
 
 def test_what_the_door_refuses_has_a_code(admin, cluster):
@@ -294,9 +298,9 @@ def test_a_cordon_says_why(admin, cluster, reason):
 def test_a_removed_machine_is_gone_and_its_token_speaks_for_nobody(admin, cluster):
     machine = a_machine(cluster, token="secret", connection="c1")
     services.remove(admin, machine)
-    known = connections.authenticate("secret")
-    assert known is not None
-    assert known.removed
+    speaks_for = known("secret")
+    assert speaks_for is not None
+    assert speaks_for.removed
     assert list(queries.machines_for(admin)) == []
     for again in (lambda: services.remove(admin, machine), lambda: services.cordon(admin, machine, "why", NOON)):
         with pytest.raises(NotFound):
@@ -316,8 +320,8 @@ def test_the_work_of_a_removed_machine_is_to_be_taken_back(admin, cluster):
 def test_a_local_machine_is_made_once_and_gets_a_new_token_at_each_start(cluster):
     first = services.ensure_local_machine(cluster, "local-0")
     second = services.ensure_local_machine(cluster, "local-0")
-    assert connections.authenticate(first) is None
-    assert connections.authenticate(second) is not None
+    assert known(first) is None
+    assert known(second) is not None
     assert Machine.objects.get().state == MachineState.JOINING
 
 

@@ -1,0 +1,116 @@
+"""What idle agents cost a daphne: `python -m bench.idle_agents [agents] [seconds]`. Prints; judges nothing.
+
+A private PostgreSQL and Redis, one daphne, and in this process that many agents which say hello and heartbeats only.
+"""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import django
+import psutil
+import websockets
+from django.core.management import call_command
+
+from astraconsole import embedded
+from machines import protocol
+
+HEARTBEAT_SECONDS = 5.0
+
+
+def main(agents: int = 1000, seconds: float = 20) -> None:
+    with tempfile.TemporaryDirectory(prefix="astra-bench-") as folder:
+        os.chmod(folder, 0o711)
+        servers = embedded.start(Path(folder))
+        os.environ |= {"DATABASE_URL": servers.database_url, "REDIS_URL": servers.redis_url, "LOG_LEVEL": "WARNING"}
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "astraconsole.settings")
+        try:
+            tokens = prepared(agents)
+            port = free_port()
+            command = [
+                sys.executable,
+                "-m",
+                "daphne",
+                "-p",
+                str(port),
+                "--verbosity",
+                "0",
+                "astraconsole.asgi:application",
+            ]
+            with subprocess.Popen(command) as daphne:
+                try:
+                    asyncio.run(measure(port, tokens, psutil.Process(daphne.pid), seconds))
+                finally:
+                    daphne.terminate()
+        finally:
+            servers.stop()
+
+
+def prepared(agents: int) -> list[str]:
+    """The tokens of that many machines."""
+    django.setup()
+    call_command("migrate", verbosity=0)
+    from astraconsole.tenancy.models import Organisation  # noqa: PLC0415  # needs Django set up
+    from machines.models import Cluster  # noqa: PLC0415
+    from machines.services import ensure_local_machine  # noqa: PLC0415
+
+    organisation = Organisation.objects.create(slug="bench", name="bench")
+    cluster = Cluster.objects.create(organisation=organisation, slug="bench")
+    return [ensure_local_machine(cluster, f"m{number}") for number in range(agents)]
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+async def measure(port: int, tokens: list[str], daphne: psutil.Process, seconds: float) -> None:
+    began = time.monotonic()
+    ready = asyncio.Semaphore(0)
+    tasks = [asyncio.create_task(agent(port, token, ready)) for token in tokens]
+    for _ in tokens:
+        await ready.acquire()
+    cost = sum(daphne.cpu_times()[:2])
+    print(f"{len(tokens)} agents greeted in {time.monotonic() - began:.1f} s, {cost:.1f} s of CPU")
+    for _ in range(2):
+        before, at = sum(daphne.cpu_times()[:2]), time.monotonic()
+        await asyncio.sleep(seconds)
+        share = (sum(daphne.cpu_times()[:2]) - before) / (time.monotonic() - at)
+        print(f"idle: {share:.0%} of one core, {daphne.memory_info().rss / 2**20:.0f} MiB")
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def agent(port: int, token: str, ready: asyncio.Semaphore) -> None:
+    headers = {"Authorization": f"Bearer {token}"}
+    while True:
+        try:
+            url = f"ws://127.0.0.1:{port}/agent/v1"
+            async with websockets.connect(url, additional_headers=headers, compression=None) as connection:
+                await live(connection, ready)
+        except (OSError, websockets.WebSocketException):
+            await asyncio.sleep(1)
+
+
+async def live(connection: websockets.ClientConnection, ready: asyncio.Semaphore) -> None:
+    inventory = protocol.Inventory("host", "simulated", 8000, 2**34)
+    await connection.send(
+        protocol.encode(protocol.Hello(protocol.VERSION, "bench", "boot", time.time(), inventory, 30))
+    )
+    for _ in range(2):
+        await connection.recv()
+    ready.release()
+    while True:
+        await asyncio.sleep(HEARTBEAT_SECONDS)
+        await connection.send(protocol.encode(protocol.Heartbeat(0, time.time())))
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
