@@ -3,6 +3,7 @@
 import itertools
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -28,6 +29,7 @@ from runs.state_machine import (
     backoff,
     check_move,
     derive_run,
+    end_sentence,
     outcome,
 )
 
@@ -264,3 +266,24 @@ def test_a_run_has_ended_exactly_when_all_its_workers_have(states: list[WorkerSt
     derived = derive_run(facts(*states, failure=FAILURE))
     assert (derived.state in RUN_ENDED) == all(state in ENDED for state in states)
     assert (derived.state is RunState.FAILED) == (set(states) <= ENDED and S.FAILED in states)
+
+
+# ---- the page that tells it ----
+
+PAGE = (Path(__file__).parent.parent / "docs/state-machine.md").read_text()
+
+
+@pytest.mark.parametrize("before", WorkerState)
+def test_the_documentation_lists_the_moves_of_each_state(before: WorkerState) -> None:
+    after = ", ".join(f"`{state}`" for state in WorkerState if state in WORKER_MOVES[before])
+    assert f"| `{before}` | {after or 'final'} |" in PAGE
+
+
+@pytest.mark.parametrize("cause", EndCause)
+def test_the_documentation_lists_each_end_with_its_reason(cause: EndCause) -> None:
+    reason = end_sentence(End(cause, 1, "…"), POLICY)
+    assert f"| `{cause}` | {RETRY[cause]} | {reason} |" in PAGE
+
+
+def test_the_documentation_names_every_state_of_a_run() -> None:
+    assert all(f"| `{state}` |" in PAGE for state in RunState)
