@@ -16,6 +16,7 @@ from machines.protocol import Close, FromAgent, Goodbye, Hello, ToAgent
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 10
+LONGEST_LOCAL_PAUSE_SECONDS = 1  # to a console on this machine, which may be just starting
 SLOW_PAUSE_SECONDS = 30  # where trying again soon cannot help: replaced, wrong version
 STEADY_SECONDS = 30  # a connection that lasted so long was a good one: begin with short pauses again
 OPEN_SECONDS = 10
@@ -141,7 +142,8 @@ class Connection:
             return 0
         if self._goodbye is not None and self._goodbye.code in SLOW_CODES:
             return SLOW_PAUSE_SECONDS * random.uniform(0.5, 1)
-        pause: float = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 10))
+        longest = LONGEST_LOCAL_PAUSE_SECONDS if is_local(self.url) else LONGEST_PAUSE_SECONDS
+        pause: float = min(longest, FIRST_PAUSE_SECONDS * 2 ** min(failures - 1, 10))
         return pause * random.uniform(0.5, 1)
 
 

@@ -6,7 +6,14 @@ import pytest
 
 from machines import protocol
 from machines.agent import output
-from machines.agent.connection import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Connection, is_local, websocket_url
+from machines.agent.connection import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_LOCAL_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
+    Connection,
+    is_local,
+    websocket_url,
+)
 from machines.protocol import Close, EndReason, Goodbye, LogChunk, Phase, ReadLog, TailLog
 from tests.agent.agents import eventually, order
 
@@ -30,10 +37,14 @@ def test_only_loopback_is_reached_past_a_proxy():
     assert not is_local("wss://console.example/agent/v1")
 
 
-def test_pauses_between_tries_begin_short_and_grow_to_a_bound():
-    connection = Connection("http://x", str, None)
+@pytest.mark.parametrize(
+    ("console", "longest"),
+    [("https://console.example", LONGEST_PAUSE_SECONDS), ("http://127.0.0.1:8000", LONGEST_LOCAL_PAUSE_SECONDS)],
+)
+def test_pauses_between_tries_begin_short_and_grow_to_a_bound(console, longest):
+    connection = Connection(console, str, None)
     assert all(0 < connection._pause(1) <= FIRST_PAUSE_SECONDS for _ in range(20))
-    assert all(LONGEST_PAUSE_SECONDS / 2 <= connection._pause(50) <= LONGEST_PAUSE_SECONDS for _ in range(20))
+    assert all(longest / 2 <= connection._pause(50) <= longest for _ in range(20))
 
 
 async def test_a_hello_declares_the_machine_and_its_token_goes_in_the_header(console, make_agent):
