@@ -56,7 +56,7 @@ class Live {
   connect() {
     const socket = new WebSocket(this.url);
     socket.onopen = () => {
-      if (this.lost) changed(); // what happened meanwhile
+      changed(); // what happened since the page was made, or since the last connection
       this.opened = true;
       this.wait = 1;
       this.say("live", "live");
@@ -64,7 +64,6 @@ class Live {
     socket.onmessage = changed;
     socket.onclose = () => {
       this.opened = false;
-      this.lost = true;
       this.say("polling", `every ${POLL_SECONDS} s`);
       setTimeout(() => this.connect(), this.wait * 1000 * (0.75 + Math.random() / 2));
       this.wait = Math.min(this.wait * 2, 30);
