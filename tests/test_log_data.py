@@ -1,22 +1,20 @@
-"""Every recorded log of the data folder, shown as its index says. Set ASTRA_TEST_DATA to the folder."""
+"""Every recorded log of the data folder, shown as its index says."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 
 from runs.log_errors import looks_like_error
 from runs.log_html import text_html
 from runs.log_text import LineDecoder, display_lines
+from tests.conftest import TEST_DATA
 
-FOLDER = Path(os.environ.get("ASTRA_TEST_DATA") or Path(__file__).parents[2] / "shared/data") / "logs"
+pytestmark = pytest.mark.data
+FOLDER = TEST_DATA / "logs"
 FILES = sorted(path.name for path in FOLDER.glob("*.txt")) or ["none"]
 
 
 def read(name: str) -> bytes:
-    if not (FOLDER / name).is_file():
-        pytest.skip("no recorded logs: set ASTRA_TEST_DATA to a folder that holds logs/")
     return (FOLDER / name).read_bytes()
 
 
