@@ -5,7 +5,6 @@ from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand
-from django.db import transaction
 from django.utils import timezone
 from runs.models import Attempt
 
@@ -23,9 +22,8 @@ class Command(BaseCommand):
 
     def handle(self, *, machines: list[str], seconds: float, **options: Any) -> None:
         ids = list(Machine.objects.filter(cluster__slug="local", name__in=machines).values_list("id", flat=True))
-        with transaction.atomic():
-            services.set_stopping(ids)
-            lost.requeue_cluster_workers(ids, "Console stopped", timezone.now())
+        services.set_stopping(ids)  # committed first, so that nothing is placed behind the back of what follows
+        lost.requeue_cluster_workers(ids, "Console stopped", timezone.now())
         deadline = time.monotonic() + seconds
         holding = Attempt.objects.filter(machine__in=ids, released_at=None)
         while (left := holding.count()) and time.monotonic() < deadline:
