@@ -6,10 +6,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.utils import timezone
-from runs.models import Attempt
 
 from machines import services
 from machines.models import Machine
+from runs.models import Attempt
 from runs.services import lost
 
 
