@@ -161,7 +161,6 @@ def ensure_local_machine(cluster: Cluster, name: str) -> str:
     return secret
 
 
-@transaction.atomic
 def set_stopping(machine_ids: Collection[int]) -> None:
     """These machines take no more work: their console is being stopped."""
     _change(machine_ids, (_S.JOINING, _S.READY), state=_S.STOPPING, state_reason="Console stopping")
