@@ -128,7 +128,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 skew = connections.skew(wall_clock, received_at)
                 presence().beat(Beat(self.machine_id, self.connection_id, received_at, applied_revision, skew))
             case protocol.Reports(items):
-                await self._append(received_at, reports=items)
+                await self._append(received_at, reports=items)  # what is not taken is repeated
             case protocol.Reply():
                 await self._on_reply(message)
             case protocol.Hello():
@@ -147,16 +147,20 @@ class AgentConsumer(AsyncWebsocketConsumer):
             return await self.end(Close.REMOVED, REASONS[Close.REMOVED])
         await self.push(greeting.welcome)
         await self.push(greeting.assignments)
-        return await self._append(received_at, hello=hello.attempts)
+        if not await self._append(received_at, hello=hello.attempts):  # which is not repeated
+            await self.end(Close.TRY_AGAIN, "the console cannot take a hello just now")
+        return None
 
-    async def _append(self, received_at: datetime, **content: Any) -> None:
-        machine = (self.machine.machine_id, self.machine.machine_uid)
+    async def _append(self, received_at: datetime, **content: Any) -> bool:
+        """Whether the inbox took it."""
+        machine = self.machine
+        said = inbox.Said(machine.cluster_id, machine.machine_id, machine.machine_uid, received_at, **content)
         try:
-            await inbox.append(presence().redis, self.machine.cluster_id, machine, received_at, **content)
+            await presence().append(said)
         except redis.RedisError as error:
-            log.warning("Machine %s: reports were dropped, it will repeat them: %s", self.machine.name, error)
-            return
-        presence().reports_came(self.machine.cluster_id)
+            log.warning("Machine %s: the inbox did not take a frame: %s", self.machine.name, error)
+            return False
+        return True
 
     async def _on_reply(self, reply: protocol.Reply) -> None:
         reply_to, _ = self.calls.pop(reply.call, ("", 0.0))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -57,29 +57,37 @@ def stream(cluster_id: int) -> str:
     return f"{settings.CHANNEL_PREFIX}:inbox:{cluster_id}"
 
 
-async def append(
-    client: "redis.asyncio.Redis[bytes]",
-    cluster_id: int,
-    machine: tuple[int, UUID],
-    received_at: datetime,
-    *,
-    reports: Sequence[protocol.Report] = (),
-    hello: list[str] | None = None,
-) -> None:
-    """Put what one frame held at the stream's end, in one round trip. Wake a drain afterwards. Raises RedisError."""
-    head = {b"machine": machine[0], b"uid": machine[1].bytes, b"at": repr(received_at.timestamp())}
+class Said(NamedTuple):
+    """What one frame of a machine held for the inbox."""
+
+    cluster_id: int
+    machine_id: int
+    machine_uid: UUID
+    received_at: datetime
+    reports: Sequence[protocol.Report] = ()
+    hello: list[str] | None = None
+
+
+async def append(client: redis.asyncio.Redis, said: Iterable[Said]) -> None:
+    """Put it at the streams' ends, in one round trip. Wake a drain afterwards. Raises RedisError."""
     async with client.pipeline(transaction=False) as pipeline:
-        if hello is not None:
-            _xadd(pipeline, cluster_id, {**head, b"hello": msgspec.msgpack.encode(hello)})
-        for report in reports:
-            _xadd(pipeline, cluster_id, {**head, b"report": protocol.encode(report)})
+        for one in said:
+            head = _head(one.machine_id, one.machine_uid, one.received_at)
+            if one.hello is not None:
+                _xadd(pipeline, one.cluster_id, {**head, b"hello": msgspec.msgpack.encode(one.hello)})
+            for report in one.reports:
+                _xadd(pipeline, one.cluster_id, {**head, b"report": protocol.encode(report)})
         await pipeline.execute()
+
+
+def _head(machine_id: int, machine_uid: UUID, received_at: datetime) -> dict[bytes, object]:
+    return {b"machine": machine_id, b"uid": machine_uid.bytes, b"at": repr(received_at.timestamp())}
 
 
 def put_back(item: SetAsideReport) -> None:
     """Give a report that was set aside another chance, and wake a drain for it."""
     assert item.machine is not None
-    head = {b"machine": item.machine_id, b"uid": item.machine.uid.bytes, b"at": repr(item.received_at.timestamp())}
+    head = _head(item.machine.pk, item.machine.uid, item.received_at)
     _xadd(_redis, item.cluster_id, {**head, b"hello" if item.attempt is None else b"report": bytes(item.payload)})
     item.delete()
     events.wake("reports", item.cluster_id)

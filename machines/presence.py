@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -22,7 +23,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from astraconsole import events
-from machines import connections, leases
+from machines import connections, inbox, leases
 from machines.connections import Beat
 from machines.protocol import Close
 from machines.services import record_alive
@@ -80,8 +81,7 @@ class Gathering(Generic[A, R]):
     """A function of a list, called for one item at a time: what comes while it is at work goes together into the next
     call. So a thousand agents that come back at once cost a few transactions, and one alone waits for nobody."""
 
-    def __init__(self, thread: DatabaseThread, function: Callable[[list[A]], list[R]]) -> None:
-        self._thread = thread
+    def __init__(self, function: Callable[[list[A]], Awaitable[list[R]]]) -> None:
         self._function = function
         self._waiting: list[tuple[A, asyncio.Future[R]]] = []
         self._worker: asyncio.Task[None] | None = None
@@ -97,7 +97,7 @@ class Gathering(Generic[A, R]):
         while self._waiting:
             batch, self._waiting = self._waiting[:GATHERED], self._waiting[GATHERED:]
             try:
-                answers = await self._thread.run(self._function, [item for item, _ in batch])
+                answers = await self._function([item for item, _ in batch])
             except Exception as error:
                 for _, answer in batch:
                     if not answer.done():
@@ -111,11 +111,12 @@ class Gathering(Generic[A, R]):
 class Presence:
     def __init__(self) -> None:
         self.thread = DatabaseThread("agents")
-        self.authenticate = Gathering(self.thread, connections.authenticate)
-        self.connected = Gathering(self.thread, connections.connected)
-        self.disconnected = Gathering(self.thread, connections.disconnected)
+        self.authenticate = Gathering(partial(self.thread.run, connections.authenticate))
+        self.connected = Gathering(partial(self.thread.run, connections.connected))
+        self.disconnected = Gathering(partial(self.thread.run, connections.disconnected))
+        self.append = Gathering(self._append)
         self.heartbeats = DatabaseThread("heartbeats")
-        self.redis = redis.asyncio.Redis.from_url(settings.REDIS_URL)
+        self.redis = redis.asyncio.Redis.from_url(settings.REDIS_URL)  # one connection serves: see Gathering
         self._process = f"daphne:{socket.gethostname()}:{os.getpid()}"
         self._connections: set[Connection] = set()
         self._beats: dict[int, Beat] = {}
@@ -135,11 +136,13 @@ class Presence:
     def beat(self, beat: Beat) -> None:
         self._beats[beat.machine_id] = beat
 
-    def reports_came(self, cluster_id: int) -> None:
-        """Wake a drain, off the loop. What comes while one wake is on its way shares the next."""
-        self._woken.add(cluster_id)
+    async def _append(self, said: list[inbox.Said]) -> list[None]:
+        """Into the inbox; then wake its drains, off the loop. What comes while a wake is on its way shares the next."""
+        await inbox.append(self.redis, said)
+        self._woken.update(one.cluster_id for one in said)
         if self._waker is None or self._waker.done():
             self._waker = asyncio.create_task(self._wake())
+        return [None] * len(said)
 
     async def _wake(self) -> None:
         while self._woken:

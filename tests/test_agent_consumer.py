@@ -503,3 +503,14 @@ async def test_a_removed_machine_among_those_that_come_back_is_left_out(machine)
 
     answers = await in_database(greet)
     assert [answer is None for answer in answers] == [True, False]
+
+
+async def test_a_hello_that_the_inbox_does_not_take_is_to_be_said_again(machine, monkeypatch):
+    async def away(*args):
+        raise redis.ConnectionError("away")
+
+    monkeypatch.setattr(inbox, "append", away)
+    agent = Agent(TOKEN)
+    await agent.greet()
+    await agent.is_closed(Close.TRY_AGAIN)
+    await agent.leave()

@@ -64,7 +64,9 @@ def acknowledged(monkeypatch):
 def say(machine, *reports, **content):
     async def append():
         async with redis.asyncio.Redis.from_url(settings.REDIS_URL) as client:
-            await inbox.append(client, machine.cluster_id, (machine.pk, machine.uid), AT, reports=reports, **content)
+            await inbox.append(
+                client, [inbox.Said(machine.cluster_id, machine.pk, machine.uid, AT, reports, **content)]
+            )
 
     async_to_sync(append)()
 
