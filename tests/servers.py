@@ -3,6 +3,7 @@
 An xdist worker has both for itself: channel layer messages do not stay within a Redis database number.
 """
 
+import atexit
 import os
 import shutil
 import tempfile
@@ -27,10 +28,17 @@ def _start_servers() -> None:
     os.environ.update({"DATABASE_URL": _servers.database_url, "REDIS_URL": _servers.redis_url, OWN: "1"})
 
 
+def _stop_servers() -> None:
+    global _servers
+    if _servers is not None and _folder is not None:
+        _servers.stop()
+        _servers = None
+        shutil.rmtree(_folder, ignore_errors=True)
+
+
 _start_servers()
+atexit.register(_stop_servers)  # also when pytest fails before it has a configuration to undo
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if _servers is not None and _folder is not None:
-        _servers.stop()
-        shutil.rmtree(_folder, ignore_errors=True)
+    _stop_servers()
