@@ -68,7 +68,10 @@ class Cgroups:
         return self.spare
 
     def give_back(self, paths: list[str]) -> None:
-        """After the last process in it is gone."""
+        """After the last process in it is gone. Some come from a file that the worker's user can write: only folders
+        of ours are used again."""
+        if [os.path.dirname(path) for path in paths] != [str(base) for base in self.bases]:
+            return
         if len(self._free) < KEPT:
             self._free.append(paths)
             return
@@ -88,12 +91,20 @@ class Cgroups:
         return paths
 
     def remove_unused(self) -> None:
-        """What earlier agents left: a cgroup with processes in it cannot be removed, so this asks nobody."""
+        """What earlier agents left: a cgroup with processes in it cannot be removed, so this asks nobody. The keeper's
+        own stays, it may come back to it."""
         for base in self.bases:
             for path in base.iterdir():
-                if path.is_dir():
+                if path.is_dir() and str(path) not in self.home:
                     with contextlib.suppress(OSError):
                         path.rmdir()
+
+    def remove(self) -> None:
+        """All of it, after the keeper has left."""
+        self.remove_unused()
+        for path in (*map(Path, self.home), *self.bases):
+            with contextlib.suppress(OSError):
+                path.rmdir()
 
     def _make(self, path: Path) -> None:
         path.mkdir(exist_ok=True)
@@ -149,8 +160,6 @@ def prepare(name: str, uid: int, gid: int) -> Cgroups:
     except OSError as error:
         raise NoCgroups(f"{error.strerror}: {error.filename}") from error
     cgroups.remove_unused()
-    for home in cgroups.home:
-        cgroups._make(Path(home))
     return cgroups
 
 

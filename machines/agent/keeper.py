@@ -12,6 +12,7 @@ then {ev: started, attempt, pid, born, at, cgroups}, {ev: failed, attempt, code,
 starts nothing: it tells what became of it.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -209,17 +210,20 @@ class Keeper:
             self.place = cgroups
 
     def _wait(self) -> None:
-        try:
-            self._join(self.wait_in)
-        except OSError:
-            self.wait_in = self.home
-            self._join(self.home)
+        for place in (self.wait_in, self.home):
+            try:
+                self._join(place)
+                break
+            except OSError as error:
+                sys.stderr.write(f"cannot enter {place}: {error}\n")
+        self.wait_in = self.place
 
     def _not_started(self, message: Message, code: int | None, error: str) -> None:
         at = now()
         if code is not None:
-            append(message["output"], f"{error}\n".encode(errors="replace"))
-            append(message["exit"], end_line(End(code, at, 0)))
+            with contextlib.suppress(OSError):  # its folder is gone: nobody is left to read it
+                append(message["output"], f"{error}\n".encode(errors="replace"))
+                append(message["exit"], end_line(End(code, at, 0)))
         self.link.tell({"ev": "failed", "attempt": message["attempt"], "code": code, "error": error, "at": at})
 
     def _tell_end(self, attempt: str, end: End) -> None:

@@ -124,6 +124,8 @@ class KeeperClient:
         if self._process is not None and not self._listeners:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 await asyncio.to_thread(self._process.wait, LEAVE_SECONDS)
+                if self.cgroups is not None:
+                    self.cgroups.remove()
 
     def _flush(self) -> None:
         self._give_spare()

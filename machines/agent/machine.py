@@ -41,6 +41,7 @@ ACCEPTED_NEWS_SECONDS = 0.05  # "order received" alone may wait for what comes o
 RETRY_REMOVE_SECONDS = 5
 KNOWN_IN_HELLO = 25_000  # a frame of the agent is bounded
 STOP_GRACE_SECONDS = 30.0
+LOG_KEEP_BYTES = 1 << 30  # until a console says otherwise
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class Machine:
         self._heartbeat: asyncio.Task[None] | None = None
         self._all_ended = asyncio.Event()
         self._to_trim: set[str] = set()
+        self._log_keep_bytes = LOG_KEEP_BYTES
 
     async def run(self) -> None:
         """Returns when the machine was removed from its cluster and its workers are gone. Raises RuntimeUnavailable."""
@@ -142,6 +144,7 @@ class Machine:
             return
         if first:
             self.journal.write_text("console", message.console)
+        self._log_keep_bytes = message.log_keep_bytes
         log.info("%s: connected to %s", self.name, self.connection.url)
         self._heartbeat = self._spawn(self._send_heartbeats(message.heartbeat_seconds))
 
@@ -246,9 +249,9 @@ class Machine:
         trim_at = 0.0
         while True:
             self._perform(self.supervisor.on_tick(clock.now()))
-            if clock.now() >= trim_at and self.supervisor.welcome is not None:
+            if clock.now() >= trim_at:
                 trim_at = clock.now() + TRIM_SECONDS
-                await self._trim(self.supervisor.welcome.log_keep_bytes)
+                await self._trim(self._log_keep_bytes)
             await asyncio.sleep(TICK_SECONDS)
 
     async def _trim(self, keep: int) -> None:

@@ -7,12 +7,13 @@ import os
 import signal
 import socket
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
-import httpx
 import msgspec
 
 from machines.agent import inventory
@@ -126,7 +127,7 @@ def main(verbose: bool) -> None:
     """Runs the work of an Astra console on this machine."""
     level = logging.DEBUG if verbose else logging.INFO
     logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s")
-    for name in ("websockets", "httpx", "asyncio"):
+    for name in ("websockets", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
@@ -207,15 +208,13 @@ def _join(console: str, state_dir: Path, name: str, secret: str) -> str:
     body = msgspec.json.encode(JoinRequest(name, socket.gethostname(), agent_version()))
     headers = {"Authorization": f"Bearer {secret}", "Content-Type": "application/json"}
     try:
-        response = httpx.post(
-            f"{console.rstrip('/')}/agent/v1/join", content=body, headers=headers, timeout=JOIN_SECONDS
-        )
-        response.raise_for_status()
-        answer = msgspec.json.decode(response.content, type=JoinAnswer)
-    except httpx.HTTPStatusError as error:
-        raise click.ClickException(f"the console refuses: {_message(error.response)}") from error
-    except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError) as error:
-        raise click.ClickException(f"cannot join {console}: {error}") from error
+        request = urllib.request.Request(f"{console.rstrip('/')}/agent/v1/join", body, headers)
+        with urllib.request.urlopen(request, timeout=JOIN_SECONDS) as response:
+            answer = msgspec.json.decode(response.read(), type=JoinAnswer)
+    except urllib.error.HTTPError as error:
+        raise click.ClickException(f"the console refuses: {_message(error)}") from error
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        raise click.ClickException(f"cannot join {console}: {getattr(error, 'reason', error)}") from error
     journal = Journal(state_dir)
     try:
         journal.open()
@@ -227,11 +226,11 @@ def _join(console: str, state_dir: Path, name: str, secret: str) -> str:
     return answer.machine
 
 
-def _message(response: httpx.Response) -> str:
+def _message(error: urllib.error.HTTPError) -> str:
     try:
-        return str(response.json()["message"])
+        return str(json.loads(error.read())["message"])
     except (ValueError, KeyError, TypeError):
-        return f"HTTP {response.status_code}"
+        return f"HTTP {error.code}"
 
 
 def _parse_labels(labels: Iterable[str]) -> dict[str, str]:

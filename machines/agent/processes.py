@@ -79,11 +79,12 @@ def read_trace(path: str) -> Trace:
     trace = Trace()
     for line in read(path, 4096).split(b"\n")[:-1]:
         kind, *fields = line.decode(errors="replace").split("\t")
-        if kind == "S":
-            trace = Trace(True, tuple(fields[1:]), int(fields[0]))
-        elif kind == "E" and trace.end is None:
-            code = None if fields[0] == "-" else int(fields[0])
-            trace = replace(trace, tried=True, end=End(code, float(fields[1]), int(fields[2])))
+        with contextlib.suppress(ValueError, IndexError):  # the worker's user can write here: believe no shape
+            if kind == "S":
+                trace = Trace(True, tuple(fields[1:]), int(fields[0]))
+            elif kind == "E" and trace.end is None:
+                code = None if fields[0] == "-" else int(fields[0])
+                trace = replace(trace, tried=True, end=End(code, float(fields[1]), int(fields[2])))
     return trace
 
 
@@ -183,7 +184,8 @@ class OomScore:
         self._own = os.read(self._descriptor, 16).strip()
 
     def write(self, value: bytes) -> None:
-        os.pwrite(self._descriptor, value, 0)
+        with contextlib.suppress(OSError):  # a kernel that does not allow it keeps its own order
+            os.pwrite(self._descriptor, value, 0)
 
     def restore(self) -> None:
         self.write(self._own)

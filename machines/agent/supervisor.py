@@ -224,6 +224,7 @@ class Supervisor:
     def on_removed(self, uid: str, now: float) -> list[Effect]:
         self._removing.discard(uid)
         self._forget.discard(uid)
+        self._unsaved.pop(uid, None)
         attempt = self.attempts[uid]
         attempt.phases.append((Phase.FORGOTTEN, now))
         self._changed(attempt)
@@ -244,7 +245,7 @@ class Supervisor:
                 if now >= sent_at + self.welcome.resend_seconds:
                     self._unsent[uid] = None
                     self.urgent = True
-        effects += [Save(self.attempts[uid]) for uid in self._unsaved if uid in self.attempts]
+        effects += [Save(self.attempts[uid]) for uid in self._unsaved if uid not in self._removing]
         self._unsaved.clear()
         return effects
 
