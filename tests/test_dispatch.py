@@ -5,6 +5,7 @@ import threading
 import uuid
 
 import pytest
+import redis
 from asgiref.sync import async_to_sync
 from channels.layers import get_channel_layer
 from django.db import transaction
@@ -127,6 +128,12 @@ async def test_synchronous_code_and_the_layer_itself_reach_the_same_group():
     await asyncio.to_thread(events.send_groups, [("run.1", {"type": "a", "frame": b"\0"}), ("run.1", {"type": "b"})])
     await listener.layer.group_send("run.1", {"type": "c"})
     assert [await listener.hear() for _ in "abc"] == [{"type": "a", "frame": b"\0"}, {"type": "b"}, {"type": "c"}]
+
+
+def test_a_hint_that_cannot_be_sent_harms_nobody(monkeypatch, caplog):
+    monkeypatch.setattr(events, "_redis", redis.Redis(unix_socket_path="/nowhere/redis.sock"))
+    events.send_group("run.1", {"type": "a"})
+    assert "Hints were not sent" in caplog.text
 
 
 @pytest.mark.django_db(transaction=True)

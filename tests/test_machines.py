@@ -23,9 +23,9 @@ from astraconsole.errors import (
 )
 from astraconsole.tenancy.models import User
 from astraconsole.tenancy.permissions import Role
-from machines import connections, queries, services
+from machines import connections, inbox, queries, services
 from machines.models import Cluster, JoinToken, Machine, MachineState, Namespace, SetAsideReport
-from machines.protocol import JoinAnswer, JoinRequest
+from machines.protocol import JoinAnswer, JoinRequest, encode
 from tests.fleet import NOON, a_cluster, a_machine, a_member, a_report, a_workspace, an_order
 
 GPU_07 = JoinRequest("gpu-07", "host-7", "1.0")
@@ -368,6 +368,27 @@ def test_staff_sees_machines_and_reports_set_aside_but_no_secret(cluster, client
     shown = client.get(f"/admin/machines/machine/{machine.pk}/change/").content.decode()
     assert "gpu-07" in shown
     assert machine.token_digest not in shown
+
+
+def test_staff_can_have_a_report_applied_again(cluster, client):
+    report = a_report()
+    item = SetAsideReport.objects.create(
+        cluster=cluster,
+        machine=a_machine(cluster),
+        attempt=report.attempt,
+        seq=report.seq,
+        payload=encode(report),
+        error="ValueError: no",
+        received_at=NOON,
+        set_aside_at=NOON,
+    )
+    client.force_login(User.objects.create_superuser("root"))
+    action = {"action": "put_back", "_selected_action": [item.pk]}
+    assert client.post("/admin/machines/setasidereport/", action).status_code == 302
+    applied = []
+    inbox.drain(cluster.pk, lambda entries, now: applied.extend(entry.report for entry in entries) or [])
+    assert applied == [report]
+    assert not SetAsideReport.objects.exists()
 
 
 def test_no_page_of_staff_shows_a_digest():
