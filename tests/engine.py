@@ -62,8 +62,8 @@ class Engine:
         if containers:
             self.docker("rm", "--force", *containers)
         self.halt()
-        for mount in reversed(_mounts_below(self.folder)):
-            subprocess.run(["umount", mount], check=True)
+        while mounts := _mounts_below(self.folder):
+            subprocess.run(["umount", "--lazy", mounts[-1]], check=True)
 
     def docker(self, *arguments: str, stdin: bytes | None = None) -> str:
         """Run the `docker` client against this engine. Raises CalledProcessError."""
