@@ -15,10 +15,9 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", [])
 
 DATABASES = {
     "default": {
-        **dj_database_url.parse(
-            env.str("DATABASE_URL", "postgres:///astra"), conn_max_age=env.int("DB_CONN_MAX_AGE", 60)
-        ),
-        "CONN_HEALTH_CHECKS": True,
+        **dj_database_url.parse(env.str("DATABASE_URL", "postgres:///astra")),
+        # One pool per process: its threads come and go, and a connection each would stay behind.
+        "OPTIONS": {"pool": {"min_size": 1, "max_size": env.int("DB_POOL_SIZE", 16), "timeout": 20}},
     }
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

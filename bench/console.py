@@ -5,6 +5,7 @@ Time to ready, submit → Running, 1,000 one-slot workers as one array and as 1,
 
 import statistics
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +18,15 @@ from tests.console import Console, eventually, processes_of, running_console, st
 WORKERS = 1000
 FARM = ("--machines", "20", "--runtime", "process", "--machine-cpus", "8", "--machine-memory", "64Gi")
 ONE = ("--runtime", "process", "--machine-cpus", "8", "--machine-memory", "8Gi")
+KINDS = (
+    "daphne",
+    "celery -A astraconsole worker",
+    "celery -A astraconsole beat",
+    "agent.main",
+    "postgres",
+    "redis",
+    "manage.py up",
+)
 SLOT = {"cpu_cores": 1, "memory_bytes": 64 * 1024**2}
 TRUE = {"image": "none", "command": "true", "requested_resources": SLOT, "restart_policy": "Never"}
 
@@ -85,8 +95,11 @@ def active(console: Console) -> list[Any]:
 
 def memory(console: Console) -> None:
     print("memory (proportional set size) after that:")
-    for pid, line in sorted([*processes_of(console.data, console.process.pid), (console.process.pid, "manage.py up")]):
-        print(f"  {pss(pid) / 1024:7.1f} MiB  {line[:100]}")
+    total: Counter[str] = Counter()
+    for pid, line in [*processes_of(console.data, console.process.pid), (console.process.pid, "manage.py up")]:
+        total[next((kind for kind in KINDS if kind in line), line[:60])] += pss(pid)
+    for kind, size in sorted(total.items()):
+        print(f"  {size / 1024:7.1f} MiB  {kind}")
 
 
 def pss(pid: int) -> int:
