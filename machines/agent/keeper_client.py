@@ -54,6 +54,11 @@ class WorkerUser:
         return cls(WORKER_USER, WORKER_UID, WORKER_UID, True)
 
 
+def cgroup_name(keeper_folder: Path) -> str:
+    """The same for every agent that uses this keeper, and nobody else's."""
+    return "astra-" + hashlib.sha256(str(keeper_folder.resolve()).encode()).hexdigest()[:12]
+
+
 class KeeperClient:
     """One keeper, shared by the machines of this agent. Messages are gathered within a turn of the event loop."""
 
@@ -140,9 +145,8 @@ class KeeperClient:
                 self._outgoing.append({"op": "wait", "cgroups": self.cgroups.set_spare()})
 
     def _prepare_cgroups(self) -> None:
-        name = "astra-" + hashlib.sha256(str(self.folder.resolve()).encode()).hexdigest()[:12]
         try:
-            self.cgroups = prepare(name, self.user.uid, self.user.gid)
+            self.cgroups = prepare(cgroup_name(self.folder), self.user.uid, self.user.gid)
         except NoCgroups as error:
             log.warning("CPU and memory limits of workers are not enforced: no cgroups (%s)", error)
 

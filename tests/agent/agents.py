@@ -1,6 +1,7 @@
 """A real agent in a process of its own, beside a console for tests."""
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from machines.agent.cgroups import NoCgroups, prepare
+from machines.agent.keeper_client import cgroup_name
 from machines.protocol import Order
 from tests.agent.fake_console import FakeConsole
 
@@ -83,6 +86,16 @@ class Agent:
             for entry in environment(pid):
                 if entry.startswith(b"HOME=" + str(self.folder).encode()):
                     os.kill(pid, signal.SIGKILL)
+        self._remove_cgroups()
+
+    def _remove_cgroups(self) -> None:
+        """An agent that was killed leaves its cgroups to the next one."""
+        with contextlib.suppress(NoCgroups):
+            cgroups = prepare(cgroup_name(self.folder / "keeper"), 0, 0)
+            deadline = time.monotonic() + WAIT_SECONDS
+            while any(base.exists() for base in cgroups.bases) and time.monotonic() < deadline:
+                cgroups.remove()
+                time.sleep(0.01)
 
 
 def pids() -> list[int]:
