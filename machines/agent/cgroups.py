@@ -47,13 +47,18 @@ class Cgroups:
     _name: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     _count: int = 0
 
+    @classmethod
+    def around(cls, home: list[str], uid: int, gid: int) -> "Cgroups":
+        """Those of a keeper that an earlier agent started, perhaps from within another cgroup."""
+        return cls([Path(path).parent for path in home], 2 if len(home) == 1 else 1, uid, gid)
+
     @property
     def home(self) -> list[str]:
         return [str(base / "keeper") for base in self.bases]
 
     def take(self, limits: Limits) -> list[str]:
         """An empty cgroup with these limits: its folder in each hierarchy. Raises OSError."""
-        paths = self.spare or self._empty()
+        paths = self.spare if self.spare and os.path.isdir(self.spare[0]) else self._empty()
         self.spare = None
         known = self._limits.pop(paths[0], None)
         if known != limits:
@@ -81,8 +86,10 @@ class Cgroups:
                 os.rmdir(path)
 
     def _empty(self) -> list[str]:
-        if self._free:
-            return self._free.pop()  # the one used last: most likely with the limits that are asked for next
+        while self._free:
+            paths = self._free.pop()  # the one used last: most likely with the limits that are asked for next
+            if os.path.isdir(paths[0]):  # nobody has cleaned it away
+                return paths
         self._count += 1
         paths = [str(base / f"{self._name}-{self._count}") for base in self.bases]
         for path in paths:

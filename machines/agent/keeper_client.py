@@ -223,14 +223,22 @@ class KeeperClient:
         greeting, *events = await self._frame(reader)
         self.keeper_pid = greeting["keeper"]
         self.live = {facts["attempt"]: facts for facts in greeting["attempts"]}
-        if self.cgroups is not None:
-            self.cgroups.spare = None
         for event in events:
             self._dispatch(event)
-        if self.cgroups is not None and greeting["home"] != self.cgroups.home:
+        self._use_cgroups_of(greeting["home"])
+        return reader
+
+    def _use_cgroups_of(self, home: list[str]) -> None:
+        if self.cgroups is None:
+            return
+        if not home:
             log.warning("CPU and memory limits of new workers are not enforced: the keeper was started without cgroups")
             self.cgroups = None
-        return reader
+        elif home != self.cgroups.home:
+            self.cgroups.remove()
+            self.cgroups = Cgroups.around(home, self.user.uid, self.user.gid)
+        else:
+            self.cgroups.spare = None
 
     async def _wait_for_socket(self) -> socket.socket:
         assert self._process is not None

@@ -45,8 +45,8 @@ class Agent:
         self.config.write_text(json.dumps([{"token": "secret-token", **entry}]))
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
-        command = [sys.executable, "-m", "machines.agent.main", "local", "--config", str(self.config)]
+    def start(self, wrapper: tuple[str, ...] = ()) -> None:
+        command = [*wrapper, sys.executable, "-m", "machines.agent.main", "local", "--config", str(self.config)]
         with open(self.folder / "agent.log", "ab") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
 

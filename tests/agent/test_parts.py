@@ -1,5 +1,6 @@
 """Inventories, cgroups and the command line."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,20 @@ def test_a_cgroup_is_used_again_with_the_next_ones_limits(tmp_path):
     cgroups.give_back(first)
     assert cgroups.take(Limits(1000, 0)) == first
     assert value(first, "memory.max") == "max"
+
+
+def test_a_cgroup_that_somebody_cleaned_away_is_made_anew(tmp_path):
+    cgroups = hierarchy(tmp_path, 2)
+    first = cgroups.take(Limits(1000, 0))
+    cgroups.give_back(first)
+    shutil.rmtree(first[0])
+    assert cgroups.take(Limits(1000, 0)) != first
+
+
+def test_a_folder_that_is_not_ours_is_not_used_as_a_cgroup(tmp_path):
+    cgroups = hierarchy(tmp_path, 2)
+    cgroups.give_back([str(tmp_path / "elsewhere" / "x")])
+    assert cgroups.take(Limits(1000, 0)) != [str(tmp_path / "elsewhere" / "x")]
 
 
 def test_the_keeper_waits_in_the_next_attempts_cgroup(tmp_path):

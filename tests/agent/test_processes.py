@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -259,3 +260,27 @@ async def test_a_process_is_held_to_its_cores(console, make_agent):
     assert await console.ended(item.attempt) == (EndReason.EXITED, 0)
     minutes, seconds = agent.output(item).decode().splitlines()[1].split()[0].rstrip("s").split("m")
     assert float(minutes) * 60 + float(seconds) < 0.6
+
+
+@pytest.fixture
+def elsewhere():
+    """A cgroup that an agent can be started in."""
+    path = Path("/sys/fs/cgroup/memory/astra-test-elsewhere")
+    path.mkdir()
+    yield path
+    path.rmdir()
+
+
+@needs_cgroups
+@pytest.mark.skipif(not os.path.exists("/sys/fs/cgroup/memory/cgroup.procs"), reason="version 1 of cgroups only")
+async def test_limits_hold_under_a_keeper_that_was_started_from_within_another_cgroup(console, make_agent, elsewhere):
+    agent = make_agent()
+    held = order("sleep", "1000")
+    await console.assign(held)
+    await console.reached(held.attempt, Phase.RUNNING)
+    agent.kill()
+    agent.start(("/bin/sh", "-c", f'echo 0 > {elsewhere}/cgroup.procs && exec "$@"', "sh"))
+    item = order(*EAT, memory_bytes=64 << 20)
+    await console.assign(held, item)
+    assert await console.ended(item.attempt) == (EndReason.OOM_KILLED, 137)
+    agent.end()
