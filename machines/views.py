@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -17,8 +17,10 @@ from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from machines import queries, services
-from machines.models import Gpu, Machine
 from runs.queries import use_of_machines
+
+if TYPE_CHECKING:
+    from machines.models import Gpu, Machine
 
 SKEW_SHOWN = 2.0  # seconds: less is the network
 
@@ -27,7 +29,7 @@ SKEW_SHOWN = 2.0  # seconds: less is the network
 class Slot:
     """One GPU as the page draws it."""
 
-    gpu: Gpu
+    gpu: "Gpu"
     held: bool
 
 
@@ -35,7 +37,7 @@ class Slot:
 class Card:
     """One machine as the page shows it. Cores in thousandths, memory in bytes."""
 
-    machine: Machine
+    machine: "Machine"
     cpu_milli: int
     memory_bytes: int
     slots: tuple[Slot, ...]
@@ -72,7 +74,7 @@ def machines(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     return render(request, "machines/_list.html" if is_partial(request) else "machines/list.html", context)
 
 
-def _cards(access: Access, found: Iterable[Machine]) -> list[Card]:
+def _cards(access: Access, found: "Iterable[Machine]") -> list[Card]:
     machines = list(found)
     use = use_of_machines([machine.pk for machine in machines])
     clusters = {machine.cluster_id: machine.cluster for machine in machines}
@@ -138,7 +140,7 @@ def remove(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> 
     return redirect("machines", org, ws)
 
 
-def _machine(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> tuple[Access, Machine]:
+def _machine(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> "tuple[Access, Machine]":
     access = get_access(request.user, org, ws)
     if not access.user.is_staff:
         access.require(Action.MANAGE)
@@ -146,7 +148,7 @@ def _machine(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -
 
 
 def _ask(
-    request: HttpRequest, access: Access, machine: Machine, what: str, error: AstraError | None = None
+    request: HttpRequest, access: Access, machine: "Machine", what: str, error: AstraError | None = None
 ) -> HttpResponse:
     context = _context(access, machine=machine, what=what, error=error, back=reverse("machines", args=_args(access)))
     template = "machines/_ask.html" if is_partial(request) else "machines/ask.html"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -16,9 +16,11 @@ from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from runs import queries
-from runs.models import Run
 from runs.services import deleting, stopping
 from runs.views.context import context_of
+
+if TYPE_CHECKING:
+    from runs.models import Run
 
 REASON_LENGTH = 300
 BULK_MAX = 200
@@ -93,7 +95,7 @@ def stop_worker(request: HttpRequest, org: str, ws: str, cluster: str, name: str
     )
 
 
-BULK: dict[str, tuple[str, str, Callable[[Access, Run, datetime], Any]]] = {
+BULK: dict[str, tuple[str, str, Callable[[Access, "Run", datetime], Any]]] = {
     "stop": ("Stop", "Records and logs stay.", lambda access, run, now: stopping.stop_run(access, run, "", now)),
     "delete": ("Delete", LOST_LOGS.replace("Its record", "Records").replace("it:", "them:"), deleting.delete_run),
 }
@@ -129,7 +131,7 @@ def bulk(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     return HttpResponseRedirect(reverse("runs", args=[org, ws]))
 
 
-def _act_on_all(request: HttpRequest, access: Access, runs: list[Run], act: Callable[..., Any]) -> None:
+def _act_on_all(request: HttpRequest, access: Access, runs: "list[Run]", act: Callable[..., Any]) -> None:
     """One refusal (a run that has ended meanwhile) does not keep the others from it."""
     done = 0
     for run in runs:
@@ -141,7 +143,7 @@ def _act_on_all(request: HttpRequest, access: Access, runs: list[Run], act: Call
     messages.success(request, f"Done for {done} of {len(runs)}")
 
 
-def _writable_run(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> tuple[Access, Run]:
+def _writable_run(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> "tuple[Access, Run]":
     access = get_access(request.user, org, ws)
     access.require(Action.WRITE)
     return access, queries.get_run(access, cluster, name)
@@ -151,7 +153,7 @@ def _reason(request: HttpRequest) -> str:
     return request.POST.get("reason", "").strip()[:REASON_LENGTH]
 
 
-def _consequence(runs: list[Run]) -> str:
+def _consequence(runs: "list[Run]") -> str:
     """How many workers will be stopped and how many GPUs freed."""
     held = queries.held_by(runs)
     if not held.workers:

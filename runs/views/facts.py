@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from runs import sentences
-from runs.models import Attempt, Run, Worker
 from runs.sentences import Advice
 from runs.spec import RunSpec
 from runs.state_machine import ENDED, RUN_ENDED, WorkerState
+
+if TYPE_CHECKING:
+    from runs.models import Attempt, Run, Worker
 
 STARTS = {"Independent": "independent", "Gang": "together"}
 FAILS = {"RestartTask": "restart the worker", "RestartJob": "restart all", "FailJob": "fail at once"}
@@ -43,7 +46,9 @@ class Readout:
         return None if left is None or self.limit is None else min(float(self.limit), self.limit - left)
 
 
-def readout(run: Run, spec: RunSpec, counts: Mapping[str, int], workers: Sequence[Worker], now: datetime) -> Readout:
+def readout(
+    run: "Run", spec: RunSpec, counts: Mapping[str, int], workers: "Sequence[Worker]", now: datetime
+) -> Readout:
     placed = [worker for worker in workers if worker.newest is not None and is_live(worker)]
     shown = placed or [worker for worker in workers if worker.newest is not None]
     limit = spec.task_template.time_limit_seconds
@@ -77,29 +82,29 @@ def _how_ended(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[state]} {state.lower()}" for state in shown)
 
 
-def is_live(worker: Worker) -> bool:
+def is_live(worker: "Worker") -> bool:
     """On a machine now, as far as the console knows."""
     return worker.state not in ENDED and worker.state not in (WorkerState.PENDING, WorkerState.RESTARTING)
 
 
-def first_failed(workers: Sequence[Worker]) -> Worker | None:
+def first_failed(workers: "Sequence[Worker]") -> "Worker | None":
     """The worker that failed for good before all others: its log has the cause, the others' the consequence."""
     failed = [worker for worker in workers if worker.state == WorkerState.FAILED]
     return min(failed, key=lambda worker: _failed_at(worker), default=None)
 
 
-def _failed_at(worker: Worker) -> str:
+def _failed_at(worker: "Worker") -> str:
     return (worker.last_failure or {}).get("failed_at") or worker.changed_at.isoformat()
 
 
-def advice_for(worker: Worker | None) -> Advice | None:
+def advice_for(worker: "Worker | None") -> Advice | None:
     """What to do about a worker's failure."""
     if worker is None:
         return None
     return sentences.advice((worker.last_failure or {}).get("reason") or worker.reason)
 
 
-def in_a_loop(workers: Sequence[Worker]) -> list[Worker]:
+def in_a_loop(workers: "Sequence[Worker]") -> "list[Worker]":
     """Workers that wait for another try, or keep failing: those that failed most first."""
     looping = [
         worker
@@ -109,7 +114,7 @@ def in_a_loop(workers: Sequence[Worker]) -> list[Worker]:
     return sorted(looping, key=lambda worker: -worker.failures_in_row)
 
 
-def ran_for(attempt: Attempt, now: datetime) -> float | None:
+def ran_for(attempt: "Attempt", now: datetime) -> float | None:
     """Seconds that an attempt has been Running, or ran."""
     if attempt.running_at is None:
         return None

@@ -1,8 +1,8 @@
 """What would become of a run if it were started now: told in the form, before anybody starts it."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from machines.models import Namespace
 from runs.queries import Use
 from runs.scheduling.explain import sentence
 from runs.scheduling.load import load_inventory
@@ -11,6 +11,9 @@ from runs.scheduling.types import Refusal, WorkerShape
 from runs.services.submit import never
 from runs.spec import RunRequest
 from runs.units import format_cores, format_memory
+
+if TYPE_CHECKING:
+    from machines.models import Namespace
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Forecast:
     text: str = ""
 
 
-def forecast(namespace: Namespace, use: Use, request: RunRequest) -> Forecast:
+def forecast(namespace: "Namespace", use: Use, request: RunRequest) -> Forecast:
     """The workers that it would have, or why it could never run, or would wait for quota. One query."""
     inventory = load_inventory(namespace.cluster_id)
     shapes = plan_workers(request.spec, request.metadata.name, inventory, namespace.pools)

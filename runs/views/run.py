@@ -1,7 +1,7 @@
 """A run's page: what it is doing and why, its workers, their logs, its history."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -12,7 +12,6 @@ from django.views.decorators.http import require_GET
 from astraconsole.tenancy.queries import get_access
 from astraconsole.web import is_partial
 from runs import queries, sentences
-from runs.models import Run, Worker
 from runs.scheduling.pending import pending_details
 from runs.services.submit import NEVER
 from runs.spec import load_spec
@@ -20,6 +19,9 @@ from runs.state_machine import RUN_ENDED, RunState
 from runs.views import facts
 from runs.views.context import context_of
 from runs.views.logs import log_tab
+
+if TYPE_CHECKING:
+    from runs.models import Run, Worker
 
 TABS = ("workers", "logs", "history")
 WORKERS_SHOWN = 200  # of a large array; the others are a page away
@@ -37,7 +39,7 @@ def run(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> Htt
     return render(request, "runs/_run.html" if is_partial(request) else "runs/run.html", context)
 
 
-def _head(run: Run, workers: list[Worker]) -> dict[str, Any]:
+def _head(run: "Run", workers: "list[Worker]") -> dict[str, Any]:
     now = timezone.now()
     spec = load_spec(run.spec)
     counts = queries.task_counts([run]).get(run.pk, {})
@@ -57,7 +59,7 @@ def _head(run: Run, workers: list[Worker]) -> dict[str, Any]:
     }
 
 
-def _waiting(run: Run) -> dict[str, Any]:
+def _waiting(run: "Run") -> dict[str, Any]:
     """The facts of a waiting run, from the last plan and the machines of now."""
     details = pending_details(run) if run.state == RunState.PENDING else None
     starts_by = details["starts_by"] if details else None
@@ -68,13 +70,13 @@ def _waiting(run: Run) -> dict[str, Any]:
     }
 
 
-def _sentence(run: Run, failed: Worker | None) -> str:
+def _sentence(run: "Run", failed: "Worker | None") -> str:
     """In plain words; where these only repeat the state, the API's reason says more."""
     plain = sentences.run_sentence(run.state, run.status_reason, failed.reason if failed else "")
     return run.status_reason if plain == run.state else plain
 
 
-def _tab(request: HttpRequest, run: Run, workers: list[Worker], tab: str) -> dict[str, Any]:
+def _tab(request: HttpRequest, run: "Run", workers: "list[Worker]", tab: str) -> dict[str, Any]:
     if tab == "history":
         return {"history": queries.history_of_run(run)}
     if tab == "logs":
@@ -85,7 +87,7 @@ def _tab(request: HttpRequest, run: Run, workers: list[Worker], tab: str) -> dic
     return {"workers": workers[start:end], "next_rank": end if end < len(workers) else None, "start": start}
 
 
-def _chosen(request: HttpRequest, workers: list[Worker]) -> Worker | None:
+def _chosen(request: HttpRequest, workers: "list[Worker]") -> "Worker | None":
     """Whose log to show: the one that was asked for, or the first."""
     wanted = request.GET.get("worker", "")
     return next((worker for worker in workers if worker.name == wanted), workers[0] if workers else None)

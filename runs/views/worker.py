@@ -1,6 +1,6 @@
 """A worker's page: where it runs, its log, its history, its attempts, and how it was started."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
@@ -11,12 +11,14 @@ from django.views.decorators.http import require_GET
 from astraconsole.tenancy.queries import get_access
 from astraconsole.web import is_partial
 from runs import queries, sentences
-from runs.models import Worker
 from runs.spec import load_spec, template_of
 from runs.state_machine import ENDED
 from runs.views import facts
 from runs.views.context import context_of
 from runs.views.logs import log_tab
+
+if TYPE_CHECKING:
+    from runs.models import Worker
 
 TABS = ("log", "history", "started")
 
@@ -34,7 +36,7 @@ def worker(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> 
     return render(request, "runs/_worker.html" if is_partial(request) else "runs/worker.html", context)
 
 
-def _head(worker: Worker) -> dict[str, Any]:
+def _head(worker: "Worker") -> dict[str, Any]:
     spec = load_spec(worker.run.spec)
     attempts = list(queries.attempts_of(worker))
     now = timezone.now()
@@ -54,12 +56,12 @@ def _head(worker: Worker) -> dict[str, Any]:
     }
 
 
-def _sentence(worker: Worker) -> str:
+def _sentence(worker: "Worker") -> str:
     """In plain words; where these only repeat the state, the API's reason says more."""
     plain = sentences.worker_sentence(worker.state, worker.reason, worker.stop_requested_at is not None)
     return worker.reason if plain in (worker.state, "Running") else plain
 
 
-def _tab(worker: Worker, tab: str) -> dict[str, Any]:
+def _tab(worker: "Worker", tab: str) -> dict[str, Any]:
     """The history is newest first here, unlike everywhere else: what a worker did last is what is looked for."""
     return {"history": queries.history_of_worker(worker)[::-1]} if tab == "history" else {}
