@@ -7,14 +7,26 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django.db import connection
-from django.db.models import BigIntegerField, Count, F, Func, Q, QuerySet, Sum, Value
+from django.db.models import (
+    BigIntegerField,
+    BooleanField,
+    Count,
+    ExpressionWrapper,
+    F,
+    Func,
+    Min,
+    Q,
+    QuerySet,
+    Sum,
+    Value,
+)
 from django.db.models.functions import Coalesce
 
 from astraconsole.errors import NotFound, ValidationError
 from astraconsole.tenancy.queries import Access
 from machines.models import Cluster, Namespace
 from runs.models import ACTIVE, Attempt, Run, Transition, Worker
-from runs.state_machine import RUN_ENDED, RunState
+from runs.state_machine import PLACED, RUN_ENDED, RunState, WorkerState
 
 LIMIT_MAX = 500
 
@@ -41,6 +53,15 @@ class Use:
 class Held:
     workers: int
     gpus: int
+
+
+@dataclass(frozen=True)
+class PlaceOf:
+    """Workers of a run on one machine. `live`: there now; `since`: when the first of them began to run."""
+
+    machine: str
+    live: bool
+    since: datetime | None
 
 
 # ---- runs ----
@@ -207,6 +228,29 @@ def names_and_states(run: Run) -> list[tuple[str, str]]:
     with connection.cursor() as cursor:
         cursor.execute("SELECT name, state FROM runs_worker WHERE run_id = %s ORDER BY rank", [run.pk])
         return cursor.fetchall()
+
+
+def places_of(run: Run) -> list[PlaceOf]:
+    """Where its workers are, or were last: one row for each machine and whether they are still there. One query."""
+    newest = Attempt.objects.filter(worker__run=run, number=F("worker__attempt_number"))
+    live = ExpressionWrapper(Q(worker__state__in=list(PLACED)), output_field=BooleanField())
+    rows = newest.annotate(live=live).values_list("machine__name", "live").annotate(since=Min("running_at"))
+    return [PlaceOf(*row) for row in rows.order_by("machine__name")]
+
+
+def first_failed(run: Run) -> Worker | None:
+    """The worker that failed for good before all others, with `.newest`: its log has the cause. Two queries."""
+    failed = Worker.objects.filter(run=run, state=WorkerState.FAILED).order_by("changed_at", "id")[:1]
+    return next(iter(_with_newest(list(failed))), None)
+
+
+def loops_of(run: Run, failures: int) -> tuple[Worker | None, int]:
+    """Of the workers that wait for another try, or run after `failures` in a row: the one that failed most, with
+    `.newest`, and how many there are. Three queries."""
+    again = Q(state=WorkerState.RESTARTING) | Q(state__in=list(PLACED), failures_in_row__gte=failures)
+    looping = Worker.objects.filter(again, run=run)
+    worst = _with_newest(list(looping.order_by("-failures_in_row", "rank")[:1]))
+    return (worst[0], looping.count()) if worst else (None, 0)
 
 
 def _with_newest(workers: list[Worker]) -> list[Worker]:

@@ -521,3 +521,25 @@ def test_a_cordon_needs_a_reason_and_shows_it() -> None:
     assert "Takes no new work: new firmware" in text_of(place.get("/machines"))
     place.post("/machines/gpu-east/gpu-07/uncordon")
     assert "Takes no new work" not in place.get("/machines")
+
+
+def test_the_workers_of_a_large_array_are_paged(place: Place) -> None:
+    place.submit("grid", array={"count": 450})
+    pages, path = [], "/jobs/gpu-east/grid"
+    while path:
+        html = place.get(path)
+        assert "Workers 450" in text_of(html).replace("Workers <", "Workers ")
+        pages.append(re.findall(r'id="worker-\w+" href="[^"]*">grid-(\d+)<', html))
+        following = re.search(r'href="/o/acme/w/vision(/jobs/gpu-east/grid\?after=\d+)">Next', html)
+        path = following[1] if following else ""
+    assert [len(ranks) for ranks in pages] == [200, 200, 50]
+    assert [int(rank) for ranks in pages for rank in ranks] == list(range(450))
+
+
+def test_the_first_failure_is_shown_though_others_failed_after_it(place: Place) -> None:
+    run = place.submit("grid", array={"count": 3}, template={"restart_policy": "Never"})
+    for rank in (2, 0):
+        attempt = builders.run_on(run.workers.get(rank=rank), place.machine, timezone.now())
+        builders.report_end(attempt, rank + 1, at=timezone.now())
+    panel = text_of(place.get("/jobs/gpu-east/grid").split('aria-label="Failure"')[1])
+    assert panel.lstrip("> ").startswith("grid-2 on gpu-07")

@@ -6,9 +6,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from runs import sentences
+from runs.queries import PlaceOf
 from runs.sentences import Advice
 from runs.spec import RunSpec
-from runs.state_machine import ENDED, RUN_ENDED, WorkerState
+from runs.state_machine import RUN_ENDED, WorkerState
 
 if TYPE_CHECKING:
     from runs.models import Attempt, Run, Worker
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 STARTS = {"Independent": "independent", "Gang": "together"}
 FAILS = {"RestartTask": "restart the worker", "RestartJob": "restart all", "FailJob": "fail at once"}
 ENDED_ORDER = (WorkerState.FAILED, WorkerState.CANCELLED, WorkerState.COMPLETED)
-LOOPS_FROM = 2  # failures in a row
+LOOPS_FROM = 2  # failures in a row, while it runs again
 
 
 @dataclass(frozen=True)
@@ -46,20 +47,18 @@ class Readout:
         return None if left is None or self.limit is None else min(float(self.limit), self.limit - left)
 
 
-def readout(
-    run: "Run", spec: RunSpec, counts: Mapping[str, int], workers: "Sequence[Worker]", now: datetime
-) -> Readout:
-    placed = [worker for worker in workers if worker.newest is not None and is_live(worker)]
-    shown = placed or [worker for worker in workers if worker.newest is not None]
+def readout(run: "Run", spec: RunSpec, counts: Mapping[str, int], places: Sequence[PlaceOf], now: datetime) -> Readout:
+    """`counts`: its workers by state. `places`: where they are, or were."""
+    shown = [place for place in places if place.live] or places
+    began = [place.since for place in places if place.live and place.since is not None]
     limit = spec.task_template.time_limit_seconds
-    began = [worker.newest.running_at for worker in placed if worker.newest.running_at is not None]
     ended = run.state in RUN_ENDED
     return Readout(
         running=counts.get(WorkerState.RUNNING, 0),
         workers=sum(counts.values()),
         ended=_how_ended(counts) if ended else "",
         gpus=run.gpus,
-        machines=tuple(dict.fromkeys(worker.newest.machine.name for worker in shown)),
+        machines=tuple(dict.fromkeys(place.machine for place in shown)),
         limit=limit,
         deadline=min(began) + timedelta(seconds=limit) if limit and began and not ended else None,
         runtime=((run.ended_at or now) - run.started_at).total_seconds() if run.started_at else None,
@@ -82,36 +81,11 @@ def _how_ended(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[state]} {state.lower()}" for state in shown)
 
 
-def is_live(worker: "Worker") -> bool:
-    """On a machine now, as far as the console knows."""
-    return worker.state not in ENDED and worker.state not in (WorkerState.PENDING, WorkerState.RESTARTING)
-
-
-def first_failed(workers: "Sequence[Worker]") -> "Worker | None":
-    """The worker that failed for good before all others: its log has the cause, the others' the consequence."""
-    failed = [worker for worker in workers if worker.state == WorkerState.FAILED]
-    return min(failed, key=lambda worker: _failed_at(worker), default=None)
-
-
-def _failed_at(worker: "Worker") -> str:
-    return (worker.last_failure or {}).get("failed_at") or worker.changed_at.isoformat()
-
-
 def advice_for(worker: "Worker | None") -> Advice | None:
     """What to do about a worker's failure."""
     if worker is None:
         return None
     return sentences.advice((worker.last_failure or {}).get("reason") or worker.reason)
-
-
-def in_a_loop(workers: "Sequence[Worker]") -> "list[Worker]":
-    """Workers that wait for another try, or keep failing: those that failed most first."""
-    looping = [
-        worker
-        for worker in workers
-        if worker.state == WorkerState.RESTARTING or (is_live(worker) and worker.failures_in_row >= LOOPS_FROM)
-    ]
-    return sorted(looping, key=lambda worker: -worker.failures_in_row)
 
 
 def ran_for(attempt: "Attempt", now: datetime) -> float | None:

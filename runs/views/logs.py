@@ -44,8 +44,8 @@ class LogPanel:
     around: bool
 
 
-def log_tab(request: HttpRequest, worker: "Worker | None", workers: "Sequence[Worker]" = ()) -> dict[str, Any]:
-    """The context of `runs/_log.html`. `workers`: those of the run, on a run's page.
+def log_tab(request: HttpRequest, worker: "Worker | None", workers: Sequence[str] = ()) -> dict[str, Any]:
+    """The context of `runs/_log.html`. `workers`: names of the run's, on a run's page.
 
     Reads the machine, for at most PAGE_WAIT_SECONDS a call. Raises NotFound, ValidationError."""
     if worker is None:
@@ -61,7 +61,7 @@ def log_tab(request: HttpRequest, worker: "Worker | None", workers: "Sequence[Wo
     flagged = sum(isinstance(item.content, Line) and looks_like_error(item.content.text) for item in batch.items)
     panel = LogPanel(
         worker=worker,
-        workers=[other.name for other in workers],
+        workers=workers,
         attempts=[source.number for source in followed.sources] if len(followed.sources) > 1 else [],
         attempt=attempt,
         html=mark_safe(html_of(batch.items, shown)),  # escaped line by line

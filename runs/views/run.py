@@ -9,13 +9,13 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
-from astraconsole.tenancy.queries import get_access
+from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from runs import queries, sentences
 from runs.scheduling.pending import pending_details
 from runs.services.submit import NEVER
 from runs.spec import load_spec
-from runs.state_machine import RUN_ENDED, RunState
+from runs.state_machine import RUN_ENDED, RunState, WorkerState
 from runs.views import facts
 from runs.views.context import context_of
 from runs.views.logs import log_tab
@@ -33,29 +33,30 @@ def run(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> Htt
     found = queries.get_run(access, cluster, name)
     tab = request.GET.get("tab", "workers")
     tab = tab if tab in TABS else "workers"
-    workers = queries.workers_of(found)
     context = context_of(access, cluster=cluster, run=found, tab=tab, api=request.build_absolute_uri("/api/v1"))
-    context |= _head(found, workers) | _tab(request, found, workers, tab)
+    context |= _head(found) | _tab(request, access, found, tab)
     return render(request, "runs/_run.html" if is_partial(request) else "runs/run.html", context)
 
 
-def _head(run: "Run", workers: "list[Worker]") -> dict[str, Any]:
-    now = timezone.now()
+def _head(run: "Run") -> dict[str, Any]:
+    """Nothing here grows with the number of workers: a run may have thousands, and its page is read at every change."""
     spec = load_spec(run.spec)
     counts = queries.task_counts([run]).get(run.pk, {})
-    failed = facts.first_failed(workers)
+    failed = queries.first_failed(run) if counts.get(WorkerState.FAILED) else None
+    ended = run.state in RUN_ENDED
+    looping, loops = (None, 0) if ended else queries.loops_of(run, facts.LOOPS_FROM)
     return {
         "spec": spec,
         "image": spec.task_template.image,
-        "ended": run.state in RUN_ENDED,
-        "counts": counts,
-        "readout": facts.readout(run, spec, counts, workers, now),
+        "ended": ended,
+        "readout": facts.readout(run, spec, counts, queries.places_of(run), timezone.now()),
         "sentence": _sentence(run, failed),
         "failed": failed,
         **_waiting(run),
         "advice": facts.advice_for(failed),
         "retry_budget": settings.RESTART_BUDGET,
-        "looping": facts.in_a_loop(workers),
+        "looping": looping,
+        "more_loops": loops - 1,
     }
 
 
@@ -76,18 +77,27 @@ def _sentence(run: "Run", failed: "Worker | None") -> str:
     return run.status_reason if plain == run.state else plain
 
 
-def _tab(request: HttpRequest, run: "Run", workers: "list[Worker]", tab: str) -> dict[str, Any]:
+def _tab(request: HttpRequest, access: Access, run: "Run", tab: str) -> dict[str, Any]:
     if tab == "history":
         return {"history": queries.history_of_run(run)}
     if tab == "logs":
-        return {} if is_partial(request) else log_tab(request, _chosen(request, workers), workers)
-    first = request.GET.get("from", "0")
-    start = int(first) if first.isdecimal() and len(first) < 7 else 0
-    end = start + WORKERS_SHOWN
-    return {"workers": workers[start:end], "next_rank": end if end < len(workers) else None, "start": start}
+        return {} if is_partial(request) else _logs(request, access, run)
+    after = request.GET.get("after", "")
+    start = int(after) if after.isdecimal() and after.isascii() and len(after) < 7 else -1
+    found = queries.workers_of(run, start, WORKERS_SHOWN + 1)
+    shown = found[:WORKERS_SHOWN]
+    return {
+        "workers": shown,
+        "after": after if start >= 0 else "",
+        "next_after": shown[-1].rank if len(found) > WORKERS_SHOWN else None,
+    }
 
 
-def _chosen(request: HttpRequest, workers: "list[Worker]") -> "Worker | None":
-    """Whose log to show: the one that was asked for, or the first."""
+def _logs(request: HttpRequest, access: Access, run: "Run") -> dict[str, Any]:
+    """The log of the worker that was asked for, or of the first."""
+    names = [name for name, _ in queries.names_and_states(run)]
     wanted = request.GET.get("worker", "")
-    return next((worker for worker in workers if worker.name == wanted), workers[0] if workers else None)
+    if not names:
+        return {}
+    chosen = wanted if wanted in names else names[0]
+    return log_tab(request, queries.get_worker(access, run.namespace.cluster.slug, chosen), names)
