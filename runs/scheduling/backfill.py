@@ -132,9 +132,8 @@ class _Search:
 
     def _fits_now(self) -> Ints:
         """How many workers each machine holds beside all that runs."""
-        ledger, need = self.ledger, self.candidates.need
-        fits = np.zeros(len(ledger.machines), dtype=np.int64)
-        for row in np.flatnonzero(self.candidates.feasibility.room(ledger, need, self.candidates.available)):
+        fits = np.zeros(len(self.ledger.machines), dtype=np.int64)
+        for row in np.flatnonzero(self.candidates.room()):
             fits[row] = self._count(int(row), *self._free_on(int(row)))
         return fits
 
@@ -142,13 +141,13 @@ class _Search:
         if row in self.free:
             return self.free[row]
         ledger = self.ledger
-        usable = ledger.usable_gpus(row, self.candidates.need.kinds)
+        usable = ledger.usable_gpus(row, self.candidates.place.kinds)
         return int(ledger.free_cpu[row]), int(ledger.free_memory[row]), usable & ~ledger.held[row]
 
     def _count(self, row: int, cpu_milli: int, memory_bytes: int, gpu_bits: int) -> int:
         if row in self.without:
             return 0
-        ask = self.candidates.need.ask
+        ask = self.candidates.ask
         need_cpu, need_memory = self.ledger.needs(ask, row)
         limits = [self.wanted, 1 if self.distinct else self.wanted]
         if ask.gpus:
@@ -168,10 +167,10 @@ class _Search:
             # One by one even at one time: of what never ends, no more is counted on than is needed.
             release = ends[position]
             position += 1
-            if not self.candidates.available[release.row]:
+            if not self.candidates.place.open[release.row]:
                 continue
             cpu_milli, memory_bytes, gpu_bits = self._free_on(release.row)
-            gpu_bits |= release.gpu_bits & self.ledger.usable_gpus(release.row, self.candidates.need.kinds)
+            gpu_bits |= release.gpu_bits & self.ledger.usable_gpus(release.row, self.candidates.place.kinds)
             after = (cpu_milli + release.cpu_milli, memory_bytes + release.memory_bytes, gpu_bits)
             self.free[release.row] = after
             count = self._count(release.row, *after)
@@ -193,7 +192,7 @@ class _Search:
 
     def _keep(self, row: int, workers: int) -> _Kept:
         """GPUs in use now are kept first: those free now stay open to long runs."""
-        ask = self.candidates.need.ask
+        ask = self.candidates.ask
         cpu_milli, memory_bytes, gpu_bits = self._free_on(row)
         need_cpu, need_memory = self.ledger.needs(ask, row)
         count = workers * ask.gpus

@@ -1,13 +1,16 @@
 """The machines that have room for one ask, scored, and kept current while a pass grants room. Pure."""
 
 from collections.abc import Collection
+from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
-from runs.scheduling.feasible import Feasibility, count_gpus, need_of
-from runs.scheduling.ledger import Ledger
+from runs.scheduling.feasible import Level, Need, count_gpus, first_emptying, need_of
+from runs.scheduling.ledger import Ints, Ledger
+from runs.scheduling.places import Places
 from runs.scheduling.rank import score
-from runs.scheduling.types import Ask
+from runs.scheduling.types import Ask, Refusal
 
 # Past this share of rows touched since the last look, working out all rows at once is cheaper than one by one.
 _RESCORE_ALL = 0.05
@@ -15,84 +18,125 @@ NO_ROOM = np.inf
 
 
 class Candidates:
-    """`ever`, `available`: masks of the machines that could take the ask if empty, and that take work now.
+    """`can_ever`, `is_open`: whether some machine could hold the ask if empty; as machines take work now.
 
-    `best` looks on one ledger, that of the pass until told otherwise (`look_on`).
+    `best` looks on one ledger, that of the pass until told otherwise (`beside`). Scores are kept from the second look
+    on: most asks are looked for once.
     """
 
-    def __init__(self, feasibility: Feasibility, ask: Ask) -> None:
-        self.feasibility = feasibility
-        self.ledger = feasibility.ledger
-        self.need = need_of(self.ledger, ask)
-        self.ever = feasibility.ever(self.need)
-        self.can_ever = bool(self.ever.any())
-        self.available = feasibility.available(self.need, self.ever)
-        self.is_available = bool(self.available.any())
+    def __init__(self, places: Places, ask: Ask) -> None:
+        self.places, self.ask = places, ask
+        self.ledger = places.ledger
+        self.place = places.of(ask.constraints)
+        self.can_ever = self.place.can_ever(ask)
+        self.is_open = self.place.is_open(ask)
+        self.full = self.place.full
+        self._looks = 0
         self._seen = 0
         self._without_room_at = -1  # how much had changed when there was none
-        self._scores: np.ndarray | None = None
+        self._scores: NDArray[np.float64] | None = None
 
-    def look_on(self, ledger: Ledger) -> "Candidates":
-        """The same machines, as they are on another ledger."""
-        twin = Candidates.__new__(Candidates)
-        twin.__dict__ |= self.__dict__
-        twin.ledger, twin._scores, twin._without_room_at = ledger, None, -1
+    @cached_property
+    def need(self) -> Need:
+        return need_of(self.places.ledger, self.ask)
+
+    @cached_property
+    def never(self) -> Refusal:
+        """Why it could not run if every machine were empty, ready and in good health."""
+        code, numbers = first_emptying(self.places.ledger, self.need, Level.EVER)
+        return Refusal(f"never_{code}", numbers)
+
+    @cached_property
+    def closed(self) -> Refusal:
+        """Why no machine that could hold it takes it now, however empty."""
+        code, numbers = first_emptying(self.places.ledger, self.need, Level.AVAILABLE)
+        return Refusal(f"unavailable_{code}", numbers)
+
+    def beside(self, ledger: Ledger) -> "Candidates":
+        """The same machines, as they are on the ledger beside the reservation."""
+        twin = Candidates(self.places, self.ask)
+        twin.ledger, twin.full = ledger, self.place.full_beside
         return twin
 
-    def best(self, without: Collection[int] = ()) -> int | None:
-        """The row to take, or None if no machine has room. `without`: rows that may not be used."""
-        if not self.is_available or self._without_room_at == len(self.ledger.changes):
+    def best(self, without: Collection[int] = (), settled: bool = True) -> int | None:
+        """The row to take, or None if no machine has room. `without`: rows that may not be used. `settled`: what has
+        been taken so far will not be undone."""
+        ledger = self.ledger
+        if not self.is_open or self._without_room_at == len(ledger.changes) or self.full.covers(self.ask):
             return None
-        if self._scores is None:
-            self._scores = self._score_all()
+        self._looks += 1
+        row = self._first_look() if self._looks == 1 and not without else self._look_again(without)
+        if row is None and not without:
+            self._without_room_at = len(ledger.changes)
+            if settled:
+                self.full.add(self.ask)
+        return row
+
+    def _first_look(self) -> int | None:
+        rows = np.flatnonzero(self.room())
+        if not rows.size:
+            return None
+        free = self.ledger.free_gpus_in_all[rows]
+        rows = rows[free == free.min()]  # one more GPU outweighs all else
+        return int(rows[self._score(rows).argmin()] if rows.size > 1 else rows[0])
+
+    def _look_again(self, without: Collection[int]) -> int | None:
         self._catch_up()
+        assert self._scores is not None
         scores = self._scores
         if without:
             scores = scores.copy()
             scores[list(without)] = NO_ROOM
         row = int(scores.argmin())
-        if scores[row] < NO_ROOM:
-            return row
-        if not without:
-            self._without_room_at = len(self.ledger.changes)
-        return None
+        return row if scores[row] < NO_ROOM else None
 
     def _catch_up(self) -> None:
-        assert self._scores is not None
         changes = self.ledger.changes
         stale = len(changes) - self._seen
-        if not stale:
-            return
-        if stale > 8 + _RESCORE_ALL * len(self.ledger.machines):
-            self._scores = self._score_all()
+        if self._scores is None or stale > 8 + _RESCORE_ALL * len(self.ledger.machines):
+            rows = np.flatnonzero(self.room())
+            self._scores = np.full(len(self.ledger.machines), NO_ROOM)
+            self._scores[rows] = self._score(rows)
         else:
             for row in set(changes[self._seen :]):
                 self._scores[row] = self._score_one(row)
-            self._seen = len(changes)
+        self._seen = len(changes)
 
-    def _score_all(self) -> np.ndarray:
-        self._seen = len(self.ledger.changes)
+    def room(self) -> NDArray[np.bool_]:
+        """Where it fits now. What is free is never more than the machine has, in good health: only that is asked."""
         ledger, need = self.ledger, self.need
-        room = self.feasibility.room(ledger, need, self.available)
-        if not room.any():
-            return np.full(len(room), NO_ROOM)
-        cpu_left = (ledger.free_cpu - need.cpu_milli) / ledger.cpu_or_one
-        memory_left = (ledger.free_memory - need.memory_bytes) / ledger.memory_or_one
-        scores = score((ledger.free_gpus_in_all - need.ask.gpus).astype(np.float64), cpu_left, memory_left)
-        return np.where(room, scores, NO_ROOM)
+        room = ledger.free_cpu >= need.cpu_milli
+        room &= self.place.open
+        room &= ledger.free_memory >= need.memory_bytes
+        if self.ask.gpus:
+            room &= self._free_gpus() >= self.ask.gpus
+        return room
+
+    def _free_gpus(self) -> Ints:
+        kinds, ledger = self.place.kinds, self.ledger
+        return ledger.free_gpus_in_all if len(kinds) == len(ledger.kinds) else count_gpus(ledger.free_gpus, kinds)
+
+    def _score(self, rows: Ints) -> NDArray[np.float64]:
+        ledger, need = self.ledger, self.need
+        cpu_milli = need.cpu_milli if isinstance(need.cpu_milli, int) else need.cpu_milli[rows]
+        memory_bytes = need.memory_bytes if isinstance(need.memory_bytes, int) else need.memory_bytes[rows]
+        cpu_left = (ledger.free_cpu[rows] - cpu_milli) / ledger.cpu_or_one[rows]
+        memory_left = (ledger.free_memory[rows] - memory_bytes) / ledger.memory_or_one[rows]
+        return score((ledger.free_gpus_in_all[rows] - self.ask.gpus).astype(np.float64), cpu_left, memory_left)
 
     def _score_one(self, row: int) -> float:
-        if not self.available[row]:
+        if not self.place.open[row]:
             return NO_ROOM
-        ledger, need = self.ledger, self.need
-        cpu_milli, memory_bytes = ledger.needs(need.ask, row)
+        ledger, ask = self.ledger, self.ask
+        cpu_milli, memory_bytes = ledger.needs(ask, row)
         cpu_left = int(ledger.free_cpu[row]) - cpu_milli
         memory_left = int(ledger.free_memory[row]) - memory_bytes
         if cpu_left < 0 or memory_left < 0:
             return NO_ROOM
-        if need.ask.gpus and count_gpus(ledger.free_gpus[:, row : row + 1], need.kinds)[0] < need.ask.gpus:
+        free = ledger.usable_gpus(row, self.place.kinds) & ~ledger.held[row]
+        if free.bit_count() < ask.gpus:
             return NO_ROOM
-        gpus_left = int(ledger.free_gpus_in_all[row]) - need.ask.gpus
+        gpus_left = int(ledger.free_gpus_in_all[row]) - ask.gpus
         return score(
             float(gpus_left), cpu_left / int(ledger.cpu_or_one[row]), memory_left / int(ledger.memory_or_one[row])
         )

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from runs.scheduling.ledger import Ints, Ledger, Mask
-from runs.scheduling.types import Ask, Constraints, MachineView, Numbers
+from runs.scheduling.types import Ask, Constraints, Numbers
 
 
 class Level(IntEnum):
@@ -51,13 +51,17 @@ def _words(text: str) -> set[str]:
     return set(re.findall(r"[a-z0-9]+", text.lower()))
 
 
-def need_of(ledger: Ledger, ask: Ask) -> Need:
-    limits = ask.constraints
-    kinds = tuple(
+def kinds_of(ledger: Ledger, limits: Constraints) -> tuple[int, ...]:
+    """The GPU kinds that serve."""
+    return tuple(
         number
         for number, kind in enumerate(ledger.kinds)
         if _model_serves(kind.model, limits) and kind.memory_bytes >= limits.gpu_min_memory_bytes
     )
+
+
+def need_of(ledger: Ledger, ask: Ask) -> Need:
+    kinds = kinds_of(ledger, ask.constraints)
     if ask.node_fraction is None:
         return Need(ask, kinds, ask.cpu_milli, ask.memory_bytes)
     cpu_milli = (ledger.cpu_milli * ask.node_fraction).astype(np.int64)
@@ -74,12 +78,23 @@ def count_gpus(by_kind: Ints, kinds: Sequence[int]) -> Ints:
     return counts
 
 
-def _by_machine(accepts: Callable[[MachineView, Constraints], bool]) -> Passes:
-    def passes(ledger: Ledger, need: Need) -> Mask:
-        limits = need.ask.constraints
-        return np.fromiter((accepts(machine, limits) for machine in ledger.machines), bool, len(ledger.machines))
+def _is_named(ledger: Ledger, need: Need) -> Mask | None:
+    names = need.ask.constraints.names
+    return ledger.mask_of([ledger.row_named[n] for n in names if n in ledger.row_named]) if names else None
+
+
+def _in_pool(pools: Callable[[Constraints], Sequence[str]]) -> Passes:
+    def passes(ledger: Ledger, need: Need) -> Mask | None:
+        wanted = pools(need.ask.constraints)
+        masks = [ledger.labelled("pool", pool) for pool in wanted]
+        return np.logical_or.reduce(masks) if masks else None
 
     return passes
+
+
+def _has_labels(ledger: Ledger, need: Need) -> Mask | None:
+    masks = [ledger.labelled(*label) for label in need.ask.constraints.labels]
+    return np.logical_and.reduce(masks) if masks else None
 
 
 def _has_model(ledger: Ledger, need: Need) -> Mask | None:
@@ -104,61 +119,27 @@ def _enough_gpus(by_kind: Callable[[Ledger], Ints]) -> Passes:
 
 # Cheapest and plainest first: where it may run, what the machine has, whether it takes work, what is free on it.
 STAGES: tuple[Stage, ...] = (
-    Stage("name", Level.EVER, _by_machine(lambda m, limits: not limits.names or m.name in limits.names)),
-    Stage("pool", Level.EVER, _by_machine(lambda m, limits: not limits.pools or m.pool in limits.pools)),
-    Stage(
-        "namespace_pool",
-        Level.EVER,
-        _by_machine(lambda m, limits: not limits.namespace_pools or m.pool in limits.namespace_pools),
-    ),
-    Stage("labels", Level.EVER, _by_machine(lambda m, limits: set(limits.labels) <= set(m.labels))),
+    Stage("name", Level.EVER, _is_named),
+    Stage("pool", Level.EVER, _in_pool(lambda limits: limits.pools)),
+    Stage("namespace_pool", Level.EVER, _in_pool(lambda limits: limits.namespace_pools)),
+    Stage("labels", Level.EVER, _has_labels),
     Stage("gpu_model", Level.EVER, _has_model),
     Stage("gpu_memory", Level.EVER, _has_gpu_memory),
     Stage("gpus", Level.EVER, _enough_gpus(lambda ledger: ledger.gpus)),
     Stage("cpu", Level.EVER, lambda ledger, need: ledger.cpu_milli >= need.cpu_milli),
     Stage("memory", Level.EVER, lambda ledger, need: ledger.memory_bytes >= need.memory_bytes),
-    Stage("not_ready", Level.AVAILABLE, _by_machine(lambda m, limits: m.ready)),
-    Stage("cordoned", Level.AVAILABLE, _by_machine(lambda m, limits: not m.cordoned)),
+    Stage("not_ready", Level.AVAILABLE, lambda ledger, need: ledger.ready),
+    Stage("cordoned", Level.AVAILABLE, lambda ledger, need: ~ledger.cordoned),
     Stage("gpu_health", Level.AVAILABLE, _enough_gpus(lambda ledger: ledger.healthy_gpus)),
     Stage("free_gpus", Level.ROOM, _enough_gpus(lambda ledger: ledger.free_gpus)),
     Stage("free_cpu", Level.ROOM, lambda ledger, need: ledger.free_cpu >= need.cpu_milli),
     Stage("free_memory", Level.ROOM, lambda ledger, need: ledger.free_memory >= need.memory_bytes),
 )
-_PLACE_STAGES = STAGES[:4]  # depend on the constraints alone
-_SIZE_STAGES = STAGES[4:9]
-_READY_STAGES = STAGES[9:11]
-_HEALTH_STAGES = STAGES[11:12]
-_ROOM_STAGES = STAGES[12:]
+PLACE_STAGES = STAGES[:4]  # depend on the constraints alone
+SIZE_STAGES = STAGES[4:9]
 
 
-class Feasibility:
-    """The masks of a pass. What does not change within a pass is worked out once per constraints, or once."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger = ledger
-        self._where: dict[Constraints, Mask] = {}
-        self._everything = np.ones(len(ledger.machines), dtype=bool)
-        self._takes_work = _narrowed(self._everything, ledger, need_of(ledger, Ask()), _READY_STAGES)
-
-    def ever(self, need: Need) -> Mask:
-        """Machines that could take it if they were empty, ready and in good health."""
-        limits = need.ask.constraints
-        where = Constraints(limits.pools, limits.namespace_pools, limits.labels, limits.names)
-        if where not in self._where:
-            self._where[where] = _narrowed(self._everything, self.ledger, need, _PLACE_STAGES)
-        return _narrowed(self._where[where], self.ledger, need, _SIZE_STAGES)
-
-    def available(self, need: Need, ever: Mask) -> Mask:
-        """Of these, the machines that take work now and have enough healthy GPUs."""
-        return _narrowed(ever & self._takes_work, self.ledger, need, _HEALTH_STAGES)
-
-    @staticmethod
-    def room(ledger: Ledger, need: Need, available: Mask) -> Mask:
-        """Of these, the machines with room on this ledger."""
-        return _narrowed(available, ledger, need, _ROOM_STAGES)
-
-
-def _narrowed(mask: Mask, ledger: Ledger, need: Need, stages: Iterable[Stage]) -> Mask:
+def narrowed(mask: Mask, ledger: Ledger, need: Need, stages: Iterable[Stage]) -> Mask:
     """What of a mask passes these stages; the mask itself is left as it is."""
     for stage in stages:
         passed = stage.passes(ledger, need)
@@ -181,7 +162,7 @@ def refusals_by_machine(ledger: Ledger, ask: Ask) -> list[MachineGroup]:
     left = np.ones(len(ledger.machines), dtype=bool)
     groups = []
     for stage in STAGES:
-        passed = _narrowed(left, ledger, need, (stage,))
+        passed = narrowed(left, ledger, need, (stage,))
         refused = left & ~passed
         if refused.any():
             rows = np.flatnonzero(refused)
@@ -195,7 +176,7 @@ def first_emptying(ledger: Ledger, need: Need, level: Level) -> tuple[str, Numbe
     """The filter up to `level` after which no machine is left, and its numbers. One must be such."""
     left = np.ones(len(ledger.machines), dtype=bool)
     for stage in STAGES:
-        passed = _narrowed(left, ledger, need, (stage,))
+        passed = narrowed(left, ledger, need, (stage,))
         if stage.level == level and not passed.any():
             return stage.code, refusal_numbers(ledger, need, stage.code, np.flatnonzero(left))
         left = passed

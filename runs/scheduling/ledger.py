@@ -1,6 +1,7 @@
 """What is free on every machine while a pass grants it away: numpy over machines, with undo for trials. Pure."""
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -10,6 +11,7 @@ from runs.scheduling.types import Ask, GpuView, Hold, MachineView
 
 Ints: TypeAlias = NDArray[np.int64]
 Mask: TypeAlias = NDArray[np.bool_]
+Masks: TypeAlias = tuple[tuple[int, int, int], ...]  # (kind, bits of its healthy GPUs, how many in all) of a machine
 
 
 class GpuKind(NamedTuple):
@@ -40,8 +42,6 @@ class Ledger:
         self.cpu_or_one = np.maximum(self.cpu_milli, 1)  # what shares are taken of
         self.memory_or_one = np.maximum(self.memory_bytes, 1)
         self.kinds: list[GpuKind] = []
-        self.free_cpu = self.cpu_milli.copy()
-        self.free_memory = self.memory_bytes.copy()
         self.held = [0] * len(machines)
         self.changes: list[int] = []
         self._takes: list[Take] = []
@@ -54,7 +54,7 @@ class Ledger:
 
     def _load_gpus(self, machines: Sequence[MachineView]) -> None:
         """gpus and healthy_gpus: counts by (kind, row). Machines of one make share what is worked out of their GPUs."""
-        seen: dict[tuple[GpuView, ...], tuple[tuple[int, int, int], ...]] = {}
+        seen: dict[tuple[GpuView, ...], Masks] = {}
         rows = [seen[m.gpus] if m.gpus in seen else seen.setdefault(m.gpus, self._masks(m.gpus)) for m in machines]
         self.gpus: Ints = np.zeros((len(self.kinds), len(machines)), dtype=np.int64)
         self.healthy_gpus: Ints = np.zeros_like(self.gpus)
@@ -64,8 +64,7 @@ class Ledger:
                 self.gpus[kind, row] = total
                 self.healthy_gpus[kind, row] = healthy.bit_count()
 
-    def _masks(self, gpus: tuple[GpuView, ...]) -> tuple[tuple[int, int, int], ...]:
-        """(kind, bits of its healthy GPUs, how many in all) for each kind among these GPUs."""
+    def _masks(self, gpus: tuple[GpuView, ...]) -> Masks:
         masks: dict[int, tuple[int, int]] = {}
         for gpu in gpus:
             kind = GpuKind(gpu.model, gpu.memory_bytes)
@@ -77,13 +76,16 @@ class Ledger:
         return tuple((kind, bits, total) for kind, (bits, total) in masks.items())
 
     def _load_holds(self, holds: Iterable[Hold]) -> None:
+        free_cpu, free_memory = self.cpu_milli.tolist(), self.memory_bytes.tolist()
         for hold in holds:
             row = self.row_of.get(hold.machine_id)
             if row is None:
                 continue  # left behind on a machine that was removed
-            self.free_cpu[row] -= hold.cpu_milli
-            self.free_memory[row] -= hold.memory_bytes
+            free_cpu[row] -= hold.cpu_milli
+            free_memory[row] -= hold.memory_bytes
             self.held[row] |= bits_of(hold.gpu_indexes)
+        self.free_cpu: Ints = np.array(free_cpu, dtype=np.int64)
+        self.free_memory: Ints = np.array(free_memory, dtype=np.int64)
 
     def _count_gpus(self, row: int) -> None:
         held, in_all = self.held[row], 0
@@ -92,6 +94,55 @@ class Ledger:
             self.free_gpus[kind, row] = free
             in_all += free
         self.free_gpus_in_all[row] = in_all
+
+    @cached_property
+    def row_named(self) -> dict[str, int]:
+        return {machine.name: row for row, machine in enumerate(self.machines)}
+
+    @cached_property
+    def _labelled(self) -> dict[tuple[str, str], Mask]:
+        found: dict[tuple[str, str], list[int]] = {}
+        for row, machine in enumerate(self.machines):
+            for label in machine.labels:
+                found.setdefault(label, []).append(row)
+        return {label: self.mask_of(rows) for label, rows in found.items()}
+
+    def labelled(self, key: str, value: str) -> Mask:
+        """The machines with this label."""
+        mask = self._labelled.get((key, value))
+        return self.mask_of(()) if mask is None else mask
+
+    def mask_of(self, rows: Iterable[int]) -> Mask:
+        mask = np.zeros(len(self.machines), dtype=bool)
+        mask[list(rows)] = True
+        return mask
+
+    @cached_property
+    def ready(self) -> Mask:
+        return np.array([machine.ready for machine in self.machines], dtype=bool)
+
+    @cached_property
+    def cordoned(self) -> Mask:
+        return np.array([machine.cordoned for machine in self.machines], dtype=bool)
+
+    @property
+    def takes_work(self) -> Mask:
+        return self.ready & ~self.cordoned
+
+    @cached_property
+    def makes(self) -> tuple[Ints, list[int]]:
+        """Machines of one make have the same cores, memory and GPUs, healthy and broken: (make of each row, the first
+        row of each make). A cluster has few, however many machines it has."""
+        numbers: dict[tuple[int, int, Masks], int] = {}
+        firsts: list[int] = []
+        make_of = np.zeros(len(self.machines), dtype=np.int64)
+        for row, machine in enumerate(self.machines):
+            key = (machine.cpu_milli, machine.memory_bytes, self.healthy_bits[row])
+            if key not in numbers:
+                numbers[key] = len(numbers)
+                firsts.append(row)
+            make_of[row] = numbers[key]
+        return make_of, firsts
 
     def needs(self, ask: Ask, row: int) -> tuple[int, int]:
         """(cpu_milli, memory_bytes) of the ask on this machine, a node fraction resolved."""

@@ -53,6 +53,7 @@ class Shares:
         self.totals = Totals.of(machines)
         ready = {machine.id for machine in machines if machine.ready}
         self.namespaces = {namespace.id: namespace for namespace in namespaces}
+        self._shares: dict[int, float] = {}  # of namespaces that were granted nothing since
         self.use: dict[int, Use] = {namespace_id: Use() for namespace_id in self.namespaces}
         for hold in holds:
             if hold.namespace_id in self.use and hold.machine_id in ready:
@@ -60,15 +61,19 @@ class Shares:
                 self.use[hold.namespace_id].add(hold.run_id, gpus, hold.cpu_milli, hold.memory_bytes)
 
     def grant(self, placement: Placement) -> None:
+        self._shares.pop(placement.namespace_id, None)
         self.use[placement.namespace_id].add(
             placement.run_id, len(placement.gpu_indexes), placement.cpu_milli, placement.memory_bytes
         )
 
     def share(self, namespace_id: int) -> float:
         """The dominant share (of GPUs, cores or memory, whichever is largest) over the weight."""
-        use, totals = self.use[namespace_id], self.totals
-        dominant = max(use.gpus / totals.gpus, use.cpu_milli / totals.cpu_milli, use.memory_bytes / totals.memory_bytes)
-        return dominant / self.namespaces[namespace_id].weight
+        share = self._shares.get(namespace_id)
+        if share is None:
+            use, all_ = self.use[namespace_id], self.totals
+            dominant = max(use.gpus / all_.gpus, use.cpu_milli / all_.cpu_milli, use.memory_bytes / all_.memory_bytes)
+            share = self._shares[namespace_id] = dominant / self.namespaces[namespace_id].weight
+        return share
 
 
 def in_order(waiting: Iterable[WaitingRun], shares: Shares) -> Iterator[WaitingRun]:

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from runs.scheduling import backfill, quota
 from runs.scheduling.candidates import Candidates
-from runs.scheduling.feasible import Feasibility, Level, first_emptying
 from runs.scheduling.ledger import Ledger, indexes
 from runs.scheduling.ordering import Shares, in_order
+from runs.scheduling.places import Places
 from runs.scheduling.shapes import split_count
 from runs.scheduling.types import (
     Ask,
@@ -46,10 +46,11 @@ class _Pass:
         self.now = now
         self.bound = bound
         self.ledger = Ledger(snapshot.machines, snapshot.holds)
-        self.feasibility = Feasibility(self.ledger)
+        self.places = Places(self.ledger)
         self.shares = Shares(snapshot.machines, snapshot.namespaces, snapshot.holds)
-        self.candidates: dict[Ask, Candidates] = {}
-        self.beside: dict[Ask, Candidates] = {}  # the same, on what the reservation leaves
+        self.asks: dict[Ask, Candidates] = {}
+        self.candidates: dict[int, Candidates] = {}  # by the identity of the ask
+        self.beside: dict[int, Candidates] = {}  # the same, on what the reservation leaves
         self.limits = {run.id: run.time_limit for run in snapshot.waiting}
         self.counts: dict[SplitAsk, int | Refusal] = {}
         self.rows_of_run = _rows_of_distinct_runs(snapshot.waiting, snapshot.holds, self.ledger)
@@ -90,7 +91,7 @@ class _Pass:
             return None
         count = self.counts.get(run.split)
         if count is None:
-            count = self.counts[run.split] = split_count(run.split, self.feasibility)
+            count = self.counts[run.split] = split_count(run.split, self.places)
         if isinstance(count, Refusal):
             return count
         if count != run.planned:
@@ -100,13 +101,16 @@ class _Pass:
 
     def _never(self, run: WaitingRun) -> Refusal | None:
         """Why the run could not run on the cluster if it were empty, ready and in good health; None if it could."""
-        for ask in {worker.ask: None for worker in run.workers}:
-            candidates = self._candidates(ask)
+        last: Ask | None = None
+        for worker in run.workers:
+            if worker.ask is last:
+                continue  # equal workers share one ask, and stand together
+            last = worker.ask
+            candidates = self._candidates(last)
             if not candidates.can_ever:
-                code, numbers = first_emptying(self.ledger, candidates.need, Level.EVER)
-                return Refusal(f"never_{code}", numbers)
+                return candidates.never
         if run.distinct_machines and run.workers:
-            wanted, has = len(run.workers) + run.placed, int(candidates.ever.sum())
+            wanted, has = len(run.workers) + run.placed, int(self.places.ever(candidates.need).sum())
             if has < wanted:
                 return Refusal("never_machines", {"wanted": wanted, "most": has})
         return None
@@ -129,7 +133,7 @@ class _Pass:
                 return None
             if worker.ask in refused:
                 continue
-            placed = self._try(run, worker, quota.Amount())
+            placed = self._try(run, worker, quota.NOTHING)
             if isinstance(placed, Refusal):
                 refused[worker.ask] = self._as_head(run, [worker.ask], placed)
             else:
@@ -138,7 +142,7 @@ class _Pass:
 
     def _place_whole(self, run: WaitingRun, workers: Iterable[WaitingWorker]) -> Refusal | None:
         """All or nothing: tried in the ledger, and undone unless every worker fits. Largest first."""
-        mark, amount = self.ledger.mark(), quota.Amount()
+        mark, amount = self.ledger.mark(), quota.NOTHING
         trial: list[Placement] = []
         largest_first = sorted(workers, key=lambda worker: (-worker.ask.gpus, -worker.ask.cpu_milli))
         for worker in largest_first:
@@ -162,14 +166,13 @@ class _Pass:
         refusal = quota.refuse(self.shares, run.namespace_id, run.id, amount)
         if refusal is not None:
             return refusal
-        if not candidates.is_available:
-            code, numbers = first_emptying(self.ledger, candidates.need, Level.AVAILABLE)
-            return Refusal(f"unavailable_{code}", numbers)
+        if not candidates.is_open:
+            return candidates.closed
         long = self._is_long(run)
         if long:
             candidates = self._candidates_beside(ask)
         used_rows = self.rows_of_run.get(run.id)
-        row = candidates.best(used_rows or ())
+        row = candidates.best(used_rows or (), settled=before is quota.NOTHING)
         if row is None:
             return Refusal("queued", _amounts(ask))
         if ask.node_fraction is not None:
@@ -177,7 +180,7 @@ class _Pass:
             refusal = quota.refuse(self.shares, run.namespace_id, run.id, amount)
             if refusal is not None:
                 return refusal
-        taken = candidates.ledger.choose(row, ask, candidates.need.kinds)
+        taken = candidates.ledger.choose(row, ask, candidates.place.kinds)
         self.ledger.take(taken)
         if self.reserved is not None:
             self.reserved.follow(taken, long)
@@ -236,16 +239,20 @@ class _Pass:
             self.rows_of_run[run.id] -= {self.ledger.row_of[placed.machine_id] for placed in trial}
 
     def _candidates(self, ask: Ask) -> Candidates:
-        candidates = self.candidates.get(ask)
+        """Looked up by identity first: equal asks mostly are one object, and comparing them is half of a pass."""
+        candidates = self.candidates.get(id(ask))
         if candidates is None:
-            candidates = self.candidates[ask] = Candidates(self.feasibility, ask)
+            candidates = self.asks.get(ask)
+            if candidates is None:
+                candidates = self.asks[ask] = Candidates(self.places, ask)
+            self.candidates[id(ask)] = candidates
         return candidates
 
     def _candidates_beside(self, ask: Ask) -> Candidates:
-        candidates = self.beside.get(ask)
+        candidates = self.beside.get(id(ask))
         if candidates is None:
             assert self.reserved is not None
-            candidates = self.beside[ask] = self._candidates(ask).look_on(self.reserved.beside)
+            candidates = self.beside[id(ask)] = self._candidates(ask).beside(self.reserved.beside)
         return candidates
 
 

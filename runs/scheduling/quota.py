@@ -17,6 +17,9 @@ class Amount(NamedTuple):
         return Amount(self.gpus + gpus, self.cpu_milli + cpu_milli, self.memory_bytes + memory_bytes)
 
 
+NOTHING = Amount()
+
+
 def is_limited(namespace: NamespaceView) -> bool:
     return (
         namespace.quota_gpus is not None

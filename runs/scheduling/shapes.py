@@ -9,8 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from runs.names import worker_name
-from runs.scheduling.feasible import Feasibility, count_gpus, need_of
+from runs.scheduling.feasible import count_gpus, need_of
 from runs.scheduling.ledger import Ints, Ledger
+from runs.scheduling.places import Places
 from runs.scheduling.types import Ask, Constraints, MachineView, Refusal, SplitAsk, WorkerShape
 from runs.spec import Resources, RunSpec, template_of
 
@@ -25,7 +26,7 @@ def plan_workers(
     split = split_ask(spec, namespace_pools)
     if split is None:
         return stated_workers(spec, name)
-    count = split_count(split, Feasibility(Ledger(inventory, ())))
+    count = split_count(split, Places(Ledger(inventory, ())))
     return count if isinstance(count, Refusal) else equal_workers(spec, name, count)
 
 
@@ -105,15 +106,15 @@ def _shape(resources: Resources, run: str, group: str, rank_in_group: int, rank:
     )
 
 
-def split_count(split: SplitAsk, feasibility: Feasibility) -> int | Refusal:
+def split_count(split: SplitAsk, places: Places) -> int | Refusal:
     """The fewest equal workers that the machines can hold when empty. Where no machine can hold even a one-GPU share
     it is one, so that the wait is explained by the machines."""
-    one = need_of(feasibility.ledger, _share(split, 1))
-    if not feasibility.ever(one).any():
+    one = need_of(places.ledger, _share(split, 1))
+    if not places.ever(one).any():
         return 1
-    healthy = _eligible_gpus(split, feasibility)
+    healthy = _eligible_gpus(split, places)
     for count in _divisors(split.gpus):
-        if int(_held_workers(split, count, feasibility).sum()) >= count:
+        if int(_held_workers(split, count, places).sum()) >= count:
             return count
     total, machines = int(healthy.sum()), int((healthy > 0).sum())
     code = "plan_too_few" if total < split.gpus else "plan_split"
@@ -131,16 +132,16 @@ def _share(split: SplitAsk, gpus: int) -> Ask:
     )
 
 
-def _eligible_gpus(split: SplitAsk, feasibility: Feasibility) -> Ints:
+def _eligible_gpus(split: SplitAsk, places: Places) -> Ints:
     """Healthy GPUs that serve, by machine; 0 on machines that may not be used."""
-    anywhere = feasibility.ever(need_of(feasibility.ledger, Ask(constraints=split.constraints)))
-    need = need_of(feasibility.ledger, _share(split, 1))
-    return np.where(anywhere, count_gpus(feasibility.ledger.healthy_gpus, need.kinds), 0)
+    anywhere = places.ever(need_of(places.ledger, Ask(constraints=split.constraints)))
+    need = need_of(places.ledger, _share(split, 1))
+    return np.where(anywhere, count_gpus(places.ledger.healthy_gpus, need.kinds), 0)
 
 
-def _held_workers(split: SplitAsk, count: int, feasibility: Feasibility) -> Ints:
+def _held_workers(split: SplitAsk, count: int, places: Places) -> Ints:
     """How many of `count` equal workers each machine can hold at once when empty."""
-    ledger = feasibility.ledger
+    ledger = places.ledger
     ask = _share(split, split.gpus // count)
     need = need_of(ledger, ask)
     fits = count_gpus(ledger.healthy_gpus, need.kinds) // ask.gpus
@@ -149,7 +150,7 @@ def _held_workers(split: SplitAsk, count: int, feasibility: Feasibility) -> Ints
     else:
         fits = np.minimum(fits, ledger.cpu_milli // max(1, ask.cpu_milli))
         fits = np.minimum(fits, ledger.memory_bytes // max(1, ask.memory_bytes))
-    return np.where(feasibility.ever(need), fits, 0)
+    return np.where(places.ever(need), fits, 0)
 
 
 def _divisors(number: int) -> list[int]:

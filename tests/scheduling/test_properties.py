@@ -2,9 +2,14 @@
 
 from collections import defaultdict
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runs.scheduling.candidates import Candidates
+from runs.scheduling.feasible import STAGES, Level, refusals_by_machine
+from runs.scheduling.ledger import Ledger
+from runs.scheduling.places import Places
 from runs.scheduling.planner import make_plan
 from runs.scheduling.types import (
     Ask,
@@ -223,3 +228,18 @@ def test_equal_snapshots_give_equal_plans_and_a_plan_that_is_followed_leaves_not
     holds = (*snapshot.holds, *(hold_of(placed, limits[placed.run_id], 0) for placed in plan.placements))
     again = make_plan(Snapshot(snapshot.machines, holds, snapshot.namespaces, tuple(waiting)), NOW)
     assert again.placements == ()
+
+
+@given(snapshots(), asks)
+@settings(max_examples=60)
+def test_what_is_said_of_makes_of_machine_holds_for_every_machine(snapshot: Snapshot, ask: Ask) -> None:
+    """The short cut over makes agrees with the filters, asked machine by machine."""
+    ledger = Ledger(snapshot.machines, snapshot.holds)
+    place = Places(ledger).of(ask.constraints)
+    refused = {name: group.code for group in refusals_by_machine(ledger, ask) for name in group.machines}
+    level = {stage.code: stage.level for stage in STAGES}
+    refused_at = [level[refused[machine.name]] if machine.name in refused else 9 for machine in snapshot.machines]
+    assert place.can_ever(ask) == any(at > Level.EVER for at in refused_at)
+    assert place.is_open(ask) == any(at > Level.AVAILABLE for at in refused_at)
+    fits = [row for row, at in enumerate(refused_at) if at > Level.ROOM]
+    assert list(np.flatnonzero(Candidates(Places(ledger), ask).room())) == fits
