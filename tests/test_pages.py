@@ -524,16 +524,16 @@ def test_a_cordon_needs_a_reason_and_shows_it() -> None:
 
 
 def test_the_workers_of_a_large_array_are_paged(place: Place) -> None:
-    place.submit("grid", array={"count": 450})
+    place.submit("grid", array={"count": 250})
     pages, path = [], "/jobs/gpu-east/grid"
     while path:
         html = place.get(path)
-        assert "Workers 450" in text_of(html).replace("Workers <", "Workers ")
+        assert "Workers 250" in text_of(html).replace("Workers <", "Workers ")
         pages.append(re.findall(r'id="worker-\w+" href="[^"]*">grid-(\d+)<', html))
         following = re.search(r'href="/o/acme/w/vision(/jobs/gpu-east/grid\?after=\d+)">Next', html)
         path = following[1] if following else ""
-    assert [len(ranks) for ranks in pages] == [200, 200, 50]
-    assert [int(rank) for ranks in pages for rank in ranks] == list(range(450))
+    assert [len(ranks) for ranks in pages] == [100, 100, 50]
+    assert [int(rank) for ranks in pages for rank in ranks] == list(range(250))
 
 
 def test_the_first_failure_is_shown_though_others_failed_after_it(place: Place) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from runs.models import Run, Worker
 
 TABS = ("workers", "logs", "history")
-WORKERS_SHOWN = 200  # of a large array; the others are a page away
+WORKERS_SHOWN = 100  # of a large array; the others are a page away
 
 
 @require_GET
