@@ -27,10 +27,13 @@ app.conf.update(
     task_serializer="json",
     accept_content=["json"],
     timezone="UTC",
-    imports=["runs.tasks", "machines.tasks"],
+    imports=["runs.tasks"],
 )
 app.conf.beat_schedule = {
     "tick every cluster's scheduler": {"task": "runs.tasks.tick_all", "schedule": settings.SCHEDULER_TICK_SECONDS},
-    "drain every cluster's inbox": {"task": "runs.tasks.apply_all_reports", "schedule": settings.SCHEDULER_TICK_SECONDS},
+    "drain every cluster's inbox": {
+        "task": "runs.tasks.apply_all_reports",
+        "schedule": settings.SCHEDULER_TICK_SECONDS,
+    },
     "expire machine leases": {"task": "runs.tasks.expire_leases", "schedule": settings.MACHINE_HEARTBEAT_SECONDS},
 }

@@ -14,6 +14,8 @@ VERSION = 1
 
 MAX_BYTES_FROM_AGENT = 1024 * 1024  # of one frame; a larger one closes the connection: split reports over several
 MAX_BYTES_TO_AGENT = 64 * 1024 * 1024  # a full set of assignments is one frame
+LOG_CHUNK_BYTES = 256 * 1024  # of one answer to a log read, at most
+LOG_TAIL_LINES, LOG_TAIL_BYTES = 50, 16 * 1024  # of a report's log_tail, at most
 
 Uid: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]  # of an attempt: the fencing token
 Sequence: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -215,7 +217,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     exit_code: ExitCode | None = None  # 128 + signal when killed by one; null: unknown
     end_reason: EndReason | None = None  # set with Phase.ENDED
     message: str = ""
-    log_tail: str = ""  # of an end that is no success: last 50 lines, at most 16 KiB, cut on a character edge
+    log_tail: str = ""  # of an end that is no success, cut on a character edge
     image_digest: str = ""
     pull_progress: str = ""  # "61 %"
     process_oom_kills: int = 0  # children killed for memory while the main process lived
@@ -236,8 +238,16 @@ class LogChunk(msgspec.Struct, frozen=True, tag="log_chunk"):
     archived: bool = False
 
 
+class FailureCode(StrEnum):
+    """Why a call has no answer."""
+
+    NOT_FOUND = "not_found"
+    DEADLINE = "deadline"
+    INTERNAL = "internal"
+
+
 class Failure(msgspec.Struct, frozen=True, tag="failure"):
-    code: str  # not_found | deadline | internal
+    code: str  # a FailureCode; a newer agent's may be unknown here
     message: str
 
 

@@ -14,11 +14,11 @@ from channels.db import database_sync_to_async
 from django.conf import settings
 
 from astraconsole.errors import AstraError, NotFound
-from machines.protocol import LogChunk
+from machines.protocol import LOG_CHUNK_BYTES, LogChunk
 from runs import log_source
 from runs.log_follower import Position, advance
 from runs.log_frames import Frame, frame_of
-from runs.log_source import CHUNK, Followed, Source
+from runs.log_source import Followed, Source
 
 KEPT_BYTES = 1024**2  # of an attempt's newest output
 FIRST_LOOK_SECONDS = 0.3  # after somebody came: what was printed since the page was read
@@ -118,7 +118,7 @@ class Feed:
             self._kept, self._kept_of = None, source.number
         kept = self._kept
         try:
-            chunk = await log_source.read(source, kept.next if kept else -CHUNK, CHUNK)
+            chunk = await log_source.read(source, kept.next if kept else -LOG_CHUNK_BYTES, LOG_CHUNK_BYTES)
             self._error = None
         except AstraError as error:
             self._error = error

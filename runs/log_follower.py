@@ -15,8 +15,9 @@ from django.conf import settings
 
 from astraconsole.errors import AstraError, TaskNotPlaced, ValidationError
 from machines import protocol
+from machines.protocol import LOG_CHUNK_BYTES
 from runs.log_html import Mark
-from runs.log_source import CHUNK, Followed, LogGone, Read, Source, Tail, ask, look, read_tail
+from runs.log_source import Followed, LogGone, Read, Source, Tail, ask, look, read_tail
 from runs.log_text import LINE_MAX, Line, LineDecoder, Place, display_lines
 from runs.models import Worker
 from runs.units import format_memory
@@ -131,7 +132,7 @@ async def lines_at(followed: Followed, number: int, offset: int, timeout: float)
     source = followed.source(number)
     start = max(offset - CONTEXT_BYTES, 0)
     try:
-        chunk = await ask(source, protocol.ReadLog(source.attempt.hex, start, CHUNK), timeout)
+        chunk = await ask(source, protocol.ReadLog(source.attempt.hex, start, LOG_CHUNK_BYTES), timeout)
     except AstraError as error:
         return _unread(followed, Position(number), error, [])
     skip = 0 if chunk.start == 0 else chunk.data.find(b"\n", 0, max(offset - chunk.start, 0)) + 1
@@ -229,13 +230,13 @@ async def _advance_one(source: Source, place: Place, read: Read) -> tuple[list[I
     items: list[Item] = []
     bytes_read = 0
     while True:
-        chunk = await read(source, decoder.place.next, CHUNK)
+        chunk = await read(source, decoder.place.next, LOG_CHUNK_BYTES)
         if chunk.start > decoder.place.next:
             items.append(Item(source.number, Mark(f"{format_memory(chunk.start - decoder.place.next)} not kept")))
             decoder = LineDecoder(chunk.start, number=0)
         items += [Item(source.number, line) for line in decoder.feed(chunk.data)]
         bytes_read += len(chunk.data)
-        if len(chunk.data) < CHUNK or bytes_read >= 2 * SHOWN_BYTES:
+        if len(chunk.data) < LOG_CHUNK_BYTES or bytes_read >= 2 * SHOWN_BYTES:
             break
         if bytes_read == SHOWN_BYTES:
             decoder = await _skipped(source, decoder, read, items)
@@ -247,7 +248,7 @@ async def _advance_one(source: Source, place: Place, read: Read) -> tuple[list[I
 
 async def _skipped(source: Source, decoder: LineDecoder, read: Read, items: list[Item]) -> LineDecoder:
     """A program that prints faster than anybody reads: go on near its end, and say what was left out."""
-    chunk = await read(source, -CHUNK // 2, 1)
+    chunk = await read(source, -LOG_CHUNK_BYTES // 2, 1)
     skipped = chunk.start - decoder.place.next
     if skipped <= 0:
         return decoder

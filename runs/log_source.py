@@ -10,10 +10,9 @@ from django.conf import settings
 
 from astraconsole.errors import NotFound, TaskLogTimeout, TaskLogUnavailable
 from machines import dispatch, protocol
+from machines.protocol import LOG_CHUNK_BYTES
 from runs.models import Worker
 from runs.state_machine import ENDED
-
-CHUNK = 256 * 1024  # bytes of one answer of a machine
 
 
 class LogGone(TaskLogUnavailable):
@@ -101,9 +100,9 @@ async def ask(source: Source, request: protocol.Request, timeout: float) -> prot
     match answer:
         case protocol.LogChunk():
             return answer
-        case protocol.Failure(code="not_found"):
+        case protocol.Failure(code=protocol.FailureCode.NOT_FOUND):
             raise LogGone(f"machine {source.machine_name} has no log of attempt {source.number}")
-        case protocol.Failure(code="deadline"):
+        case protocol.Failure(code=protocol.FailureCode.DEADLINE):
             raise TaskLogTimeout(f"machine {source.machine_name} did not read the log in time")
         case _:
             raise TaskLogUnavailable(f"machine {source.machine_name} could not read the log: {answer.message}")
@@ -125,8 +124,10 @@ async def read_tail(source: Source, lines: int, most_bytes: int, timeout: float)
     attempt = source.attempt.hex
     chunk = await ask(source, protocol.TailLog(attempt, lines, most_bytes), timeout)
     start, archived, parts = chunk.start, chunk.archived, [chunk.data]
-    while len(chunk.data) == CHUNK and sum(map(len, parts)) < 2 * most_bytes:  # a log that grows as fast: stop
-        chunk = await ask(source, protocol.ReadLog(attempt, chunk.next, CHUNK), timeout)
+    while (
+        len(chunk.data) == LOG_CHUNK_BYTES and sum(map(len, parts)) < 2 * most_bytes
+    ):  # a log that grows as fast: stop
+        chunk = await ask(source, protocol.ReadLog(attempt, chunk.next, LOG_CHUNK_BYTES), timeout)
         parts.append(chunk.data)
     data = b"".join(parts)
     lost = mid_line = False

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from machines import dispatch
 from machines.agent import output
-from machines.protocol import Answer, Failure, LogChunk, ReadLog, Request
+from machines.protocol import Answer, Failure, FailureCode, LogChunk, ReadLog, Request
 
 
 @dataclass
@@ -44,7 +44,7 @@ class LogMachines:
             raise dispatch.CallTimeout(f"the machine did not answer within {timeout:g} s")
         path = self._path(request.attempt)
         if not path.exists():
-            return Failure("not_found", "no such attempt")
+            return Failure(FailureCode.NOT_FOUND, "no such attempt")
         if isinstance(request, ReadLog):
             piece = output.read(path, request.start, request.limit)
         else:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from astraconsole.errors import NotFound, TaskLogTimeout, TaskLogUnavailable, TaskNotPlaced, ValidationError
 from machines import dispatch
+from machines.protocol import LOG_CHUNK_BYTES
 from runs import log_source
 from runs.log_follower import Batch, Position, advance, last_lines, lines_at, tail_text
 from runs.log_html import Mark
@@ -112,7 +113,7 @@ async def test_a_growing_huge_line_is_not_read_again_and_again(machines: LogMach
     machines.calls.clear()
     machines.prints(source.attempt, b"x" * 10 + b"\nnext\n")
     batch = await follow(followed(source), first.position)
-    assert [call.limit for call in machines.calls] == [16 * 1024, log_source.CHUNK]
+    assert [call.limit for call in machines.calls] == [16 * 1024, LOG_CHUNK_BYTES]
     assert [getattr(item.content, "length", None) for item in batch.items] == [3_000_010, 4]
 
 

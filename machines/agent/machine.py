@@ -22,6 +22,7 @@ from machines.protocol import (
     Call,
     EndReason,
     Failure,
+    FailureCode,
     Heartbeat,
     Hello,
     Inventory,
@@ -267,11 +268,13 @@ class Machine:
         try:
             answer = await asyncio.wait_for(self._read(call.request), call.deadline_seconds)
         except TimeoutError:
-            answer = Failure("deadline", "the machine could not read it in time")
+            answer = Failure(FailureCode.DEADLINE, "the machine could not read it in time")
         except FileNotFoundError:
-            answer = Failure("not_found", "this machine has no output of that attempt")
+            answer = Failure(FailureCode.NOT_FOUND, "this machine has no output of that attempt")
         except OSError as error:
-            answer = Failure("internal", f"the machine cannot read its output: {os.strerror(error.errno or 0)}")
+            answer = Failure(
+                FailureCode.INTERNAL, f"the machine cannot read it: {os.strerror(error.errno or 0)}"
+            )
         self.connection.send(Reply(call.id, answer))
 
     async def _read(self, request: Request) -> Answer:

@@ -13,10 +13,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-CHUNK_BYTES = 256 * 1024  # of one answer; a reader goes on from its `next`
+from machines.protocol import LOG_CHUNK_BYTES, LOG_TAIL_BYTES, LOG_TAIL_LINES
+
 BLOCK_BYTES = 64 * 1024
-TAIL_LINES = 50
-TAIL_BYTES = 16 * 1024
 LONGEST_CHARACTER = 4  # bytes, in UTF-8
 PUNCH_BYTES = 1024 * 1024  # holes are made in steps of this
 FALLOC_FL_KEEP_SIZE = 1
@@ -41,29 +40,29 @@ class Piece:
 
 
 def read(path: Path, start: int, limit: int) -> Piece:
-    """At most `limit` bytes (and CHUNK_BYTES) from `start`, or from the first byte still there if that is later. A
+    """At most `limit` bytes (and LOG_CHUNK_BYTES) from `start`, or from the first byte still there if that is later. A
     negative start counts from the end. Raises FileNotFoundError."""
     with open(path, "rb") as file:
         size, first = _extent(file.fileno())
         if start < 0:
             start += size
         start = min(max(start, first), size)
-        return _piece(file.fileno(), start, min(limit, CHUNK_BYTES), size)
+        return _piece(file.fileno(), start, min(limit, LOG_CHUNK_BYTES), size)
 
 
 def read_tail(path: Path, lines: int, limit: int) -> Piece:
     """The last `lines` lines (the last may be unfinished) in at most `limit` bytes, from a line's start where one fits.
-    One answer holds at most CHUNK_BYTES of them: the rest is read on from `next`. Raises FileNotFoundError."""
+    One answer holds at most LOG_CHUNK_BYTES of them: the rest is read on from `next`. Raises FileNotFoundError."""
     with open(path, "rb") as file:
         size, first = _extent(file.fileno())
         start = _tail_start(file.fileno(), size, max(first, size - limit), lines)
-        return _piece(file.fileno(), start, min(limit, CHUNK_BYTES), size)
+        return _piece(file.fileno(), start, min(limit, LOG_CHUNK_BYTES), size)
 
 
 def last_lines(path: Path) -> str:
-    """For the report of an end: the last 50 lines, at most 16 KiB, cut on a character's edge; empty without output."""
+    """A report's log_tail, cut on a character's edge; empty without output."""
     try:
-        piece = read_tail(path, TAIL_LINES, TAIL_BYTES)
+        piece = read_tail(path, LOG_TAIL_LINES, LOG_TAIL_BYTES)
     except OSError:
         return ""
     data = piece.data
@@ -71,8 +70,8 @@ def last_lines(path: Path) -> str:
         if piece.start > 0 and data and data[0] & 0xC0 == 0x80:  # the rest of a character whose beginning was cut off
             data = data[1:]
     text = data.decode(errors="replace").replace("\0", "�")  # a database's text holds no NUL
-    while len(text.encode()) > TAIL_BYTES:  # a replacement is longer than the byte it replaces
-        text = text[len(text.encode()) - TAIL_BYTES :]
+    while len(text.encode()) > LOG_TAIL_BYTES:  # a replacement is longer than the byte it replaces
+        text = text[len(text.encode()) - LOG_TAIL_BYTES :]
     return text
 
 

@@ -6,14 +6,12 @@ from typing import Any
 
 from django.conf import settings
 
+from machines.protocol import LOG_TAIL_BYTES, LOG_TAIL_LINES
 from runs.services import rows
 from runs.services.moves import Batch
 from runs.services.rows import AttemptRow, RunRow, WorkerRow
 from runs.spec import RunSpec, template_of
 from runs.state_machine import PLACED, WAITING, End, Policy, WorkerState, outcome
-
-LOG_TAIL_LINES = 50
-LOG_TAIL_BYTES = 16 * 1024
 
 
 def policy_of(spec: RunSpec, group: str) -> Policy:

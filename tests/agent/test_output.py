@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from machines.agent import output
+from machines.protocol import LOG_CHUNK_BYTES, LOG_TAIL_BYTES
 
 
 @pytest.fixture
@@ -28,9 +29,9 @@ def test_a_start_may_count_from_the_end_or_lie_beyond_it(log, start, expected):
 
 
 def test_one_answer_is_bounded(log):
-    log.write_bytes(b"x" * (output.CHUNK_BYTES + 1))
+    log.write_bytes(b"x" * (LOG_CHUNK_BYTES + 1))
     piece = output.read(log, 0, 1 << 40)
-    assert (len(piece.data), piece.whole) == (output.CHUNK_BYTES, False)
+    assert (len(piece.data), piece.whole) == (LOG_CHUNK_BYTES, False)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +63,7 @@ def test_the_last_lines_are_those_that_splitting_gives(tmp_path_factory, lines, 
 def test_a_tail_longer_than_one_answer_is_read_on(log):
     log.write_bytes(b"line\n" * 200_000)
     piece = output.read_tail(log, 150_000, 900 * 1024)
-    assert (piece.start, len(piece.data), piece.whole) == (250_000, output.CHUNK_BYTES, False)
+    assert (piece.start, len(piece.data), piece.whole) == (250_000, LOG_CHUNK_BYTES, False)
     assert output.read(log, piece.next, 10).data == (log.read_bytes())[piece.next : piece.next + 10]
 
 
@@ -77,7 +78,7 @@ def test_the_end_of_the_log_in_a_report_is_cut_on_a_characters_edge(log, charact
     log.write_text("x" * shift + character * 20_000)
     text = output.last_lines(log)
     assert set(text) == {character}
-    assert output.TAIL_BYTES - 4 < len(text.encode()) <= output.TAIL_BYTES
+    assert LOG_TAIL_BYTES - 4 < len(text.encode()) <= LOG_TAIL_BYTES
 
 
 @given(st.binary(max_size=40_000))
@@ -85,7 +86,7 @@ def test_the_end_of_the_log_in_a_report_is_text_whatever_the_bytes(tmp_path_fact
     log = tmp_path_factory.mktemp("log") / "output.log"
     log.write_bytes(data)
     text = output.last_lines(log)
-    assert len(text.encode()) <= output.TAIL_BYTES
+    assert len(text.encode()) <= LOG_TAIL_BYTES
     assert "\0" not in text
 
 

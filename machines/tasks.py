@@ -1,1 +1,0 @@
-"""Celery tasks of machines: arguments are ids; each loads, calls a service, returns; safe to run twice."""
