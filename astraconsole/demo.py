@@ -1,7 +1,6 @@
 """The organisation that a local console starts with: made once; its credentials stay in the data folder."""
 
 import json
-import os
 import secrets
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -10,6 +9,7 @@ from pathlib import Path
 from django.db import transaction
 
 from astraconsole.errors import Unauthenticated
+from astraconsole.private_files import write_private
 from astraconsole.tenancy.models import Membership, Organisation, Role, User, Workspace
 from astraconsole.tenancy.services import authenticate_token, create_token
 from machines.models import Cluster, Namespace
@@ -43,15 +43,6 @@ def ensure_demo(path: Path, now: datetime) -> Demo:
         demo = Demo(workspace.organisation.slug, workspace.slug, cluster.slug, user.username, password, token)
         write_private(path, json.dumps(asdict(demo)))
         return demo
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace a file as a whole; nobody else can read it at any moment."""
-    partial = path.with_name(path.name + ".new")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
-    partial.replace(path)
 
 
 def _workspace() -> Workspace:

@@ -21,13 +21,11 @@ from urllib.parse import quote
 import psycopg
 import redis
 
+from astraconsole.private_files import write_private
 from astraconsole.supervision import Child
 
-SERVICE_USERS = (
-    "astra",
-    "postgres",
-    "daemon",
-)  # the first that exists, when started as root; never whom workers run as
+# Who runs them when started as root, the first that exists: never whom workers run as.
+SERVICE_USERS = ("astra", "postgres", "daemon")
 START_SECONDS = 60
 
 
@@ -128,9 +126,7 @@ def _private_folder(path: Path, owner: Owner) -> Path:
 
 def _password(path: Path, owner: Owner) -> str:
     if not path.exists():
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_hex(24))
+        write_private(path, secrets.token_hex(24))
         owner.give(path)
     return path.read_text()
 

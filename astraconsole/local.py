@@ -21,7 +21,8 @@ from django.conf import settings
 
 from astraconsole import embedded
 from astraconsole.celery import broker_url
-from astraconsole.demo import Demo, write_private
+from astraconsole.demo import Demo
+from astraconsole.private_files import write_private
 from astraconsole.supervision import Child, end_recorded, keep_alive, record
 from machines.agent.inventory import simulated_gpus
 from runs.units import parse_memory

@@ -11,10 +11,10 @@ from django.conf import settings
 from django.db import connection, transaction
 
 from astraconsole import events
+from astraconsole.tokens import digest
 from machines import dispatch, protocol
 from machines.models import Gpu, Machine, MachineState
 from machines.protocol import Close
-from machines.services import digest
 
 _S = MachineState
 GPU_COLUMNS = ("uuid", "model", "memory_bytes", "healthy", "health_reason", "simulated")

@@ -16,6 +16,7 @@ from django import db
 from django.utils import timezone
 
 from astraconsole import events
+from astraconsole.tokens import bearer
 from machines import connections, dispatch, inbox, protocol
 from machines.connections import Arrival, Beat, Known
 from machines.presence import REASONS, presence
@@ -64,11 +65,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
         return None
 
     async def _known(self) -> Known | None:
-        header = dict(self.scope["headers"]).get(b"authorization", b"").decode("latin1")
-        scheme, _, token = header.partition(" ")
-        if scheme.lower() != "bearer" or not token:
-            return None
-        return await presence().authenticate(token.strip())
+        token = bearer(dict(self.scope["headers"]).get(b"authorization", b"").decode("latin1"))
+        return None if token is None else await presence().authenticate(token)
 
     def _client(self) -> str:
         return str((self.scope.get("client") or ["?"])[0])

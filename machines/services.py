@@ -3,9 +3,7 @@
 `machines.connections` writes what the machines themselves bring about.
 """
 
-import hashlib
 import re
-import secrets
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
@@ -26,10 +24,12 @@ from astraconsole.errors import (
 )
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
+from astraconsole.tokens import digest, new_secret
 from machines import dispatch, leases, queries
 from machines.models import Assignment, Cluster, JoinToken, Liveness, Machine, MachineState, Namespace
 from machines.protocol import Close, JoinAnswer, JoinRequest
 
+MACHINE_TOKEN_PREFIX = "astra_machine_"
 JOIN_TOKEN_LIFETIME = timedelta(hours=24)
 LOST_REASON = "Machine lost: its lease expired"
 MACHINE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
@@ -37,11 +37,6 @@ CLUSTER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,38}[a-z0-9])?")
 REASON_LENGTH = 300
 LIVENESS_KEPT = timedelta(days=1)
 _S = MachineState
-
-
-def digest(secret: str) -> str:
-    """What is kept of a token: it is 32 random bytes, so no salt."""
-    return hashlib.sha256(secret.encode()).hexdigest()
 
 
 # ---- joining ---------------------------------------------------------------------------------------------------------
@@ -59,7 +54,7 @@ def create_join_token(access: Access, cluster_slug: str) -> str:
         _require_management(access, cluster)
     else:
         cluster = _create_cluster(access, cluster_slug or access.workspace.slug.lower())
-    secret = "astra_join_" + secrets.token_urlsafe(32)
+    secret = new_secret("astra_join_")
     expires_at = timezone.now() + JOIN_TOKEN_LIFETIME
     JoinToken.objects.create(cluster=cluster, digest=digest(secret), created_by=access.user, expires_at=expires_at)
     return secret
@@ -116,7 +111,7 @@ def _new_machine(cluster: Cluster, request: JoinRequest) -> tuple[Machine, str]:
     if not MACHINE_NAME.fullmatch(request.name):
         rule = "must be 1 to 63 letters, digits, `.`, `_` and `-`, and begin and end with a letter or digit"
         raise ValidationError(f"name {rule}", [{"field": "name", "rule": rule}])
-    secret = _machine_secret()
+    secret = new_secret(MACHINE_TOKEN_PREFIX)
     columns = {
         "token_digest": digest(secret),
         "hostname": _column(request.hostname, 253),
@@ -133,10 +128,6 @@ def _new_machine(cluster: Cluster, request: JoinRequest) -> tuple[Machine, str]:
         raise MachineAlreadyExists(message) from None
 
 
-def _machine_secret() -> str:
-    return "astra_machine_" + secrets.token_urlsafe(32)
-
-
 def _column(text: str, length: int) -> str:
     return text.replace("\0", "")[:length]
 
@@ -147,7 +138,7 @@ def _column(text: str, length: int) -> str:
 @transaction.atomic
 def ensure_local_machine(cluster: Cluster, name: str) -> str:
     """A machine of this name, made if missing, and a new token for it: the earlier one no longer works."""
-    secret = _machine_secret()
+    secret = new_secret(MACHINE_TOKEN_PREFIX)
     machines = Machine.objects.select_for_update(no_key=True)
     machine = machines.filter(cluster=cluster, name=name).exclude(state=_S.REMOVED).first()
     if machine is None:

@@ -8,6 +8,7 @@ from django.views.decorators.http import require_POST
 
 from astraconsole.errors import Unauthenticated, ValidationError
 from astraconsole.json_bodies import json_response, read_json
+from astraconsole.tokens import bearer
 from machines import services
 from machines.protocol import JoinRequest
 
@@ -16,13 +17,13 @@ from machines.protocol import JoinRequest
 @require_POST
 def join(request: HttpRequest) -> HttpResponse:
     """A join token as bearer and a JoinRequest as JSON; answers a JoinAnswer, or the one shape of an error."""
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    if scheme.lower() != "bearer" or not token.strip():
+    token = bearer(request.headers.get("Authorization"))
+    if token is None:
         raise Unauthenticated("give the join token: Authorization: Bearer <token>")
     body = read_json(request)
     try:
         asked = msgspec.convert(body, JoinRequest)
     except msgspec.ValidationError as error:
         raise ValidationError(str(error), [{"field": "body", "rule": str(error)}]) from None
-    answer = services.join(token.strip(), asked, timezone.now())
+    answer = services.join(token, asked, timezone.now())
     return json_response(msgspec.to_builtins(answer))

@@ -124,9 +124,8 @@ async def read_tail(source: Source, lines: int, most_bytes: int, timeout: float)
     attempt = source.attempt.hex
     chunk = await ask(source, protocol.TailLog(attempt, lines, most_bytes), timeout)
     start, archived, parts = chunk.start, chunk.archived, [chunk.data]
-    while (
-        len(chunk.data) == LOG_CHUNK_BYTES and sum(map(len, parts)) < 2 * most_bytes
-    ):  # a log that grows as fast: stop
+    # Not for ever: it may grow as fast as it is read.
+    while len(chunk.data) == LOG_CHUNK_BYTES and sum(map(len, parts)) < 2 * most_bytes:
         chunk = await ask(source, protocol.ReadLog(attempt, chunk.next, LOG_CHUNK_BYTES), timeout)
         parts.append(chunk.data)
     data = b"".join(parts)

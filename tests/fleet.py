@@ -15,10 +15,10 @@ from django.db import connections
 from astraconsole.tenancy.models import Membership, Organisation, User, Workspace
 from astraconsole.tenancy.permissions import Role
 from astraconsole.tenancy.queries import Access
+from astraconsole.tokens import digest
 from machines import dispatch, protocol
 from machines.consumers import AgentConsumer
 from machines.models import Cluster, Machine, MachineState, Namespace
-from machines.services import digest
 
 T = TypeVar("T")
 _numbers = itertools.count(1)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from astraconsole.cli.problems import NotConfigured
+from astraconsole.private_files import write_private
 
 ENVIRONMENT = {
     "url": "ASTRA_URL",
@@ -42,11 +43,7 @@ def load(environment: Mapping[str, str] = os.environ) -> Config:
 def save(config: Config, environment: Mapping[str, str] = os.environ) -> None:
     path = config_path(environment)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    partial = path.with_suffix(".new")
-    partial.unlink(missing_ok=True)
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump(asdict(config), file)
-    partial.replace(path)
+    write_private(path, json.dumps(asdict(config)))
 
 
 def _saved(path: Path) -> Config:

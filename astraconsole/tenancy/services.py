@@ -1,13 +1,12 @@
 """Changes of tenancy: API tokens and memberships."""
 
-import hashlib
-import secrets
 from datetime import datetime, timedelta
 
 from django.db import connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 
+from astraconsole import tokens
 from astraconsole.errors import Conflict, NotFound, Unauthenticated, ValidationError
 from astraconsole.tenancy.models import ApiToken, Membership, User, Workspace
 from astraconsole.tenancy.permissions import Action, Role
@@ -31,9 +30,9 @@ def create_token(user: User, name: str, now: datetime) -> tuple[ApiToken, str]:
     if not 1 <= len(name) <= TOKEN_NAME_LENGTH or "\0" in name:
         rule = f"must have 1 to {TOKEN_NAME_LENGTH} characters"
         raise ValidationError(f"name {rule}", [{"field": "name", "rule": rule}])
-    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    secret = tokens.new_secret(TOKEN_PREFIX)
     shown = secret[: len(TOKEN_PREFIX) + 6]
-    token = ApiToken.objects.create(user=user, name=name, prefix=shown, digest=_digest(secret), created_at=now)
+    token = ApiToken.objects.create(user=user, name=name, prefix=shown, digest=tokens.digest(secret), created_at=now)
     return token, secret
 
 
@@ -46,11 +45,11 @@ def revoke_token(user: User, token_id: int, now: datetime) -> None:
 
 def authenticate_token(header: str | None) -> User:
     """The person of an `Authorization: Bearer <token>` header's value, by one query. Raises Unauthenticated."""
-    scheme, _, secret = (header or "").partition(" ")
-    if scheme.lower() != "bearer" or not secret.strip():
+    secret = tokens.bearer(header)
+    if secret is None:
         raise Unauthenticated("send an API token: Authorization: Bearer <token>")
     with connection.cursor() as cursor:
-        cursor.execute(TOKEN_SQL, [_digest(secret.strip())])
+        cursor.execute(TOKEN_SQL, [tokens.digest(secret)])
         row = cursor.fetchone()
     if row is None:
         raise Unauthenticated("this API token is unknown or was revoked")
@@ -64,10 +63,6 @@ def _note_use(token_id: int, last_used_at: datetime | None, now: datetime) -> No
     if last_used_at is None or last_used_at < before:
         stale = Q(last_used_at=None) | Q(last_used_at__lt=before)
         ApiToken.objects.filter(stale, pk=token_id).update(last_used_at=now)
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 @transaction.atomic

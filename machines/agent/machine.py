@@ -272,9 +272,7 @@ class Machine:
         except FileNotFoundError:
             answer = Failure(FailureCode.NOT_FOUND, "this machine has no output of that attempt")
         except OSError as error:
-            answer = Failure(
-                FailureCode.INTERNAL, f"the machine cannot read it: {os.strerror(error.errno or 0)}"
-            )
+            answer = Failure(FailureCode.INTERNAL, f"the machine cannot read it: {os.strerror(error.errno or 0)}")
         self.connection.send(Reply(call.id, answer))
 
     async def _read(self, request: Request) -> Answer:

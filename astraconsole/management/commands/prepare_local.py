@@ -9,7 +9,8 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
-from astraconsole.demo import ensure_demo, write_private
+from astraconsole.demo import ensure_demo
+from astraconsole.private_files import write_private
 from machines import services
 from machines.models import Cluster
 
