@@ -3,6 +3,7 @@
     STATE-DIR/
         token        the machine token (mode 600)
         console      uid of the console that the machine belongs to
+        address      where it joined: the agent's default for --console
         machine-id   marks this machine's containers
         lock         held by the agent that runs
         attempts/UID/{journal,output.log,exit,work/}

@@ -125,16 +125,36 @@ class Agent:
 @click.option("--verbose", is_flag=True, help="Log every step.")
 def main(verbose: bool) -> None:
     """Runs the work of an Astra console on this machine."""
+    os.umask(0o022)  # workers of another user pass through the state directory, whoever makes it
     level = logging.DEBUG if verbose else logging.INFO
     logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s %(levelname)s %(message)s")
     for name in ("websockets", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)
 
 
+def _default_state_dir() -> Path:
+    if os.geteuid() == 0:
+        return Path("/var/lib/astra-agent")
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "astra-agent"
+
+
+def _host_name() -> str:
+    return socket.gethostname().partition(".")[0].lower()
+
+
+state_dir_option = click.option(
+    "--state-dir",
+    default=_default_state_dir,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="What must outlive the agent (default: /var/lib/astra-agent, or ~/.local/state/astra-agent if not root).",
+)
+name_option = click.option("--name", default=_host_name, help="The machine's name (default: the host's).")
+
+
 @main.command()
-@click.option("--console", required=True, metavar="URL", help="The console's address.")
-@click.option("--state-dir", required=True, type=click.Path(file_okay=False, path_type=Path))
-@click.option("--name", default=socket.gethostname, help="The machine's name (default: the host's).")
+@click.option("--console", default="", metavar="URL", help="The console's address (default: where it joined).")
+@state_dir_option
+@name_option
 @click.option("--join-token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Join first.")
 @click.option("--runtime", default="auto", type=click.Choice(RUNTIMES), show_default=True)
 @click.option("--simulate-gpus", default="", metavar="8xH100-80GB", help="Claim GPUs that are not there.")
@@ -154,9 +174,12 @@ def run(
 ) -> None:
     """Run this machine. SIGTERM ends the agent, not its workers: the next one takes them up."""
     if join_token_file is not None and not (state_dir / "token").exists():
+        if not console:
+            raise click.ClickException("--join-token-file needs --console as well")
         _join(console, state_dir, name, join_token_file.read_text().strip())
     if not (state_dir / "token").exists():
         raise click.ClickException(f"{state_dir} holds no token: join first (astra-agent join)")
+    console = console or _joined_address(state_dir)
     try:
         memory_bytes = inventory.parse_memory(memory) if memory else None
         inventory.simulated_gpus(simulate_gpus, "")
@@ -191,8 +214,8 @@ def local(config: Path) -> None:
 
 @main.command()
 @click.option("--console", required=True, metavar="URL", help="The console's address.")
-@click.option("--state-dir", required=True, type=click.Path(file_okay=False, path_type=Path))
-@click.option("--name", default=socket.gethostname, help="The machine's name (default: the host's).")
+@state_dir_option
+@name_option
 @click.option("--token", envvar="ASTRA_JOIN_TOKEN", help="The join token; or in the environment: ASTRA_JOIN_TOKEN.")
 @click.option("--join-token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def join(console: str, state_dir: Path, name: str, token: str | None, join_token_file: Path | None) -> None:
@@ -222,8 +245,16 @@ def _join(console: str, state_dir: Path, name: str, secret: str) -> str:
         raise click.ClickException(str(error)) from error
     journal.write_text("token", answer.token)
     journal.write_text("console", answer.console)
+    journal.write_text("address", console)
     journal.close()
     return answer.machine
+
+
+def _joined_address(state_dir: Path) -> str:
+    try:
+        return (state_dir / "address").read_text()
+    except FileNotFoundError as error:
+        raise click.ClickException(f"{state_dir} does not say where it joined: give --console") from error
 
 
 def _message(error: urllib.error.HTTPError) -> str:
@@ -244,7 +275,6 @@ def _parse_labels(labels: Iterable[str]) -> dict[str, str]:
 
 
 def _run(machines: Sequence[Options], keeper_folder: Path) -> None:
-    os.umask(0o022)
     try:
         asyncio.run(Agent(machines, keeper_folder).run())
     except StateDirectoryError as error:

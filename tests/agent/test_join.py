@@ -1,6 +1,8 @@
 """Joining a console: one HTTP request, before there is a machine token."""
 
 import json
+import os
+import stat
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -54,6 +56,7 @@ def test_a_machine_that_joined_holds_its_token_and_its_console(door, tmp_path):
     assert result.output == "Joined as gpu-07\n"
     assert (tmp_path / "state" / "token").read_text() == "machine-token"
     assert (tmp_path / "state" / "console").read_text() == "c" * 32
+    assert (tmp_path / "state" / "address").read_text() == f"http://127.0.0.1:{door.server_port}/"
     ((path, _, body),) = door.asked
     assert path == "/agent/v1/join"
     assert body["name"] == "gpu-07"
@@ -62,6 +65,31 @@ def test_a_machine_that_joined_holds_its_token_and_its_console(door, tmp_path):
 def test_the_join_token_can_come_from_a_file(door, tmp_path):
     (tmp_path / "token").write_text("join-token\n")
     assert join(door, tmp_path / "state", "--join-token-file", str(tmp_path / "token")).exit_code == 0
+
+
+def test_workers_of_another_user_pass_through_the_state_directory_of_a_cautious_one(door, tmp_path):
+    before = os.umask(0o077)
+    try:
+        join(door, tmp_path / "state", "--token", "join-token")
+    finally:
+        os.umask(before)
+    assert [stat.S_IMODE((tmp_path / "state" / name).stat().st_mode) for name in ("", "attempts")] == [0o711, 0o711]
+    assert stat.S_IMODE((tmp_path / "state" / "token").stat().st_mode) == 0o600
+
+
+def test_an_agent_that_joined_needs_no_further_word_to_run(door, tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr("machines.agent.main._run", lambda machines, keeper_folder: ran.extend(machines))
+    join(door, tmp_path / "state", "--token", "join-token")
+    result = CliRunner().invoke(main, ["run", "--state-dir", str(tmp_path / "state")])
+    assert result.exit_code == 0, result.output
+    assert ran[0].console == f"http://127.0.0.1:{door.server_port}/"
+
+
+def test_joining_while_it_starts_needs_the_consoles_address(tmp_path):
+    (tmp_path / "token").write_text("join-token")
+    arguments = ["run", "--state-dir", str(tmp_path / "state"), "--join-token-file", str(tmp_path / "token")]
+    assert "--console" in CliRunner().invoke(main, arguments).output
 
 
 def test_a_refusal_is_told_in_the_consoles_words(door, tmp_path):
