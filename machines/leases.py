@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 DAPHNE = "daphne"
 CHECK = "leases"
+LOST_REASON = "Machine lost: its lease expired"
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,6 @@ from machines.protocol import Close, JoinAnswer, JoinRequest
 
 MACHINE_TOKEN_PREFIX = "astra_machine_"
 JOIN_TOKEN_LIFETIME = timedelta(hours=24)
-LOST_REASON = "Machine lost: its lease expired"
 MACHINE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 CLUSTER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,38}[a-z0-9])?")
 REASON_LENGTH = 300
@@ -223,7 +222,7 @@ def expire_leases(now: datetime) -> list[int]:
         )
         held = [leases.Lease(*row) for row in overdue.order_by("pk").values_list("pk", "last_seen_at")]
         lost = leases.expired(held, processes, now, length)
-        _change(lost, (_S.READY, _S.STOPPING), state=_S.LOST, state_reason=LOST_REASON, connection="")
+        _change(lost, (_S.READY, _S.STOPPING), state=_S.LOST, state_reason=leases.LOST_REASON, connection="")
     gone = Assignment.objects.filter(machine__state__in=(_S.LOST, _S.REMOVED), order__isnull=False)
     return sorted({*lost, *gone.values_list("machine_id", flat=True).distinct()})
 

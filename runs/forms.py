@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from astraconsole.errors import AstraError, Detail
+from astraconsole.errors import AstraError, Detail, JobAlreadyExists, NameNotDnsSafe, PriorityNotAllowed
 from runs import units
 from runs.spec import RunRequest, parse_run
 
@@ -110,7 +110,7 @@ OWNERS: dict[str, str] = {item.path: item.name for item in FIELDS.values()} | {
     "spec.node_selection": "pool",
 }
 # Which field a refusal at submit belongs to.
-OWNERS_BY_CODE = {"JOB_ALREADY_EXISTS": "name", "NAME_NOT_DNS_SAFE": "name", "PRIORITY_NOT_ALLOWED": "priority"}
+OWNERS_BY_CODE = {JobAlreadyExists.code: "name", NameNotDnsSafe.code: "name", PriorityNotAllowed.code: "priority"}
 
 
 def split_arguments(text: str) -> list[str]:
@@ -316,9 +316,8 @@ class NewRun:
         if "args" not in self.values:
             return ""
         echo = json.dumps(self.values["args"], ensure_ascii=False)
-        if self.values.get("command") not in ("sh", "bash", "/bin/sh", "/bin/bash") and _SHELL_SIGNS.search(
-            self.texts["args"]
-        ):
+        looks_like_shell = _SHELL_SIGNS.search(self.texts["args"]) is not None
+        if looks_like_shell and self.values.get("command") not in SHELLS:
             echo += " — there is no shell: passed as it is"
         return echo
 

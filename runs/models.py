@@ -8,22 +8,23 @@ from django.db.models import Q
 
 from astraconsole.tenancy.models import User, Workspace
 from machines.models import Machine, Namespace
+from runs.names import DNS_LABEL_MAX, RUN_NAME_MAX
 from runs.scheduling import explain
-from runs.state_machine import RunState, WorkerState
+from runs.state_machine import RUN_ENDED, RunState, WorkerState
 
 
 def choices(states: type[RunState] | type[WorkerState]) -> list[tuple[str, str]]:
     return [(state.value, state.value) for state in states]
 
 
-ACTIVE = Q(deleted_at=None, state__in=["Pending", "Starting", "Running"])  # runs that have not ended
+ACTIVE = Q(deleted_at=None, state__in=[state.value for state in RunState if state not in RUN_ENDED])
 
 
 class Run(models.Model):
     uid = models.UUIDField(default=uuid.uuid4, unique=True)
     namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="runs")
     workspace = models.ForeignKey(Workspace, on_delete=models.PROTECT, related_name="+")  # the namespace's, for lists
-    name = models.CharField(max_length=57)
+    name = models.CharField(max_length=RUN_NAME_MAX)
     labels = models.JSONField(default=dict)
     spec = models.JSONField()  # what was submitted, normalised; see runs.spec
     spec_version = models.PositiveSmallIntegerField(default=1)
@@ -75,12 +76,11 @@ class Worker(models.Model):
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True)
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="workers")
-    namespace = models.ForeignKey(
-        Namespace, on_delete=models.PROTECT, related_name="+"
-    )  # the run's, for its name's sake
-    deleted = models.BooleanField(default=False)  # the run's, likewise
-    name = models.CharField(max_length=63)
-    group = models.CharField(max_length=57, blank=True)
+    # The run's two, here too: a worker's name is unique among those of its namespace that are not deleted.
+    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="+")
+    deleted = models.BooleanField(default=False)
+    name = models.CharField(max_length=DNS_LABEL_MAX)
+    group = models.CharField(max_length=RUN_NAME_MAX, blank=True)
     rank = models.PositiveIntegerField()  # within the run: RANK; array index for arrays
     cpu_milli = models.PositiveBigIntegerField(default=0)
     memory_bytes = models.PositiveBigIntegerField(default=0)
@@ -98,6 +98,7 @@ class Worker(models.Model):
     stop_reason = models.TextField(blank=True)
     exit_code = models.IntegerField(null=True, blank=True)
     last_failure = models.JSONField(null=True, blank=True)  # {reason, failed_at, exit_code, log_tail}
+    newest: "Attempt | None"  # no column: set by `runs.queries` on the workers that it gives
 
     class Meta:
         constraints = [

@@ -257,7 +257,7 @@ def _with_newest(workers: list[Worker]) -> list[Worker]:
     newest = Attempt.objects.filter(worker__in=[worker.id for worker in workers], number=F("worker__attempt_number"))
     attempts = {attempt.worker_id: attempt for attempt in newest.select_related("machine")}
     for worker in workers:
-        worker.newest = attempts.get(worker.id)  # type: ignore[attr-defined]
+        worker.newest = attempts.get(worker.id)
     return workers
 
 

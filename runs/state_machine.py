@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from machines import leases
 from machines.protocol import EndReason
 from runs.units import format_duration
 
@@ -55,7 +56,6 @@ WORKER_MOVES: dict[WorkerState, frozenset[WorkerState]] = {
 # Reasons that are also matched, not only shown.
 CREATED = "Run created"
 CONTAINER_RUNNING = "Container running"
-MACHINE_LOST = "Machine lost: its lease expired"
 TIME_LIMIT_PREFIX = "Exceeded its time limit"
 
 
@@ -315,7 +315,7 @@ def end_sentence(end: End, policy: Policy) -> str:
         EndCause.START_FAILED: f"Could not start: {end.message}",
         EndCause.MACHINE_REBOOTED: "Machine rebooted while it ran; its exit code is unknown",
         EndCause.REFUSED: f"Refused by the machine: {end.message}",
-        EndCause.MACHINE_LOST: MACHINE_LOST,
+        EndCause.MACHINE_LOST: leases.LOST_REASON,
         EndCause.UNKNOWN_TO_MACHINE: "Its machine no longer knows it; its exit code is unknown",
     }
     if end.cause is EndCause.EXITED and end.exit_code is None:

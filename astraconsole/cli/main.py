@@ -50,7 +50,7 @@ astra.add_command(astraeus)
 
 
 def main() -> None:
-    """Exit codes: 0 done; 1 the run did not complete; 2 wrong usage; 3 refused by the console; 4 not reached."""
+    """Exit codes: 0 done; 1 not possible; 2 wrong usage or configuration; 3 refused by the console; 4 not reached."""
     try:
         astra(prog_name="astra")
     except Problem as problem:

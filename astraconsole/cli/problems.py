@@ -5,10 +5,6 @@ class Problem(Exception):
     exit_code = 1
 
 
-class RunDidNotComplete(Problem):
-    """The run or worker that was waited for ended in another state than Completed."""
-
-
 class NotConfigured(Problem):
     exit_code = 2
 

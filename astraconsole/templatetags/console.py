@@ -12,6 +12,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString, mark_safe
 from heroicons.templatetags.heroicons import heroicon_micro
 
+from astraconsole import json_bodies
 from astraconsole.marks import SHAPES, mark_of
 from astraconsole.tenancy.queries import workspaces_of
 from runs import units
@@ -28,14 +29,12 @@ def state(name: str, kind: str = "") -> SafeString:
 
 
 @register.simple_tag
-def when(moment: datetime | None, how: str = "at", none: str = "–") -> SafeString:
+def when(at: datetime | None, how: str = "at", none: str = "–") -> SafeString:
     """A time: UTC from the server, made local by the script. `how`: at | ago | age | left."""
-    if moment is None:
+    if at is None:
         return format_html("{}", none)
-    moment = moment.astimezone(UTC)
-    text = moment.strftime("%-d %b %Y %H:%M:%S UTC")
-    stamp = moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-    return format_html('<time datetime="{}" data-as="{}" title="{}">{}</time>', stamp, how, text, text)
+    text = at.astimezone(UTC).strftime("%-d %b %Y %H:%M:%S UTC")
+    return format_html('<time datetime="{}" data-as="{}" title="{}">{}</time>', json_bodies.moment(at), how, text, text)
 
 
 @register.filter

@@ -117,9 +117,6 @@ class Batch:
     def touch_attempt(self, attempt: AttemptRow) -> None:
         self._changed_attempts.add(attempt.id)
 
-    def touch_run(self, run: RunRow) -> None:
-        self._changed_runs.add(run.id)
-
     def release(self, attempt: AttemptRow, now: datetime) -> None:
         """Its process is really gone: its room is free."""
         attempt.released_at = now

@@ -9,9 +9,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from uuid import UUID
 
-from machines.inbox import Entry
+from machines.inbox import Acknowledgement, Entry
 from machines.protocol import EndReason, Phase, Report
 from runs.services import rows
 from runs.services.ends import end_worker
@@ -31,8 +32,6 @@ STATE_OF = {
 }
 PLAIN_PHASES = {Phase.PREPARING, Phase.STARTING, Phase.RUNNING}  # whose telling needs no specification
 
-Acknowledged = tuple[UUID, UUID, int]
-
 
 @dataclass(frozen=True)
 class Received:
@@ -43,7 +42,7 @@ class Received:
     at: datetime
 
 
-def apply(entries: Sequence[Entry], now: datetime) -> list[Acknowledged]:
+def apply(entries: Sequence[Entry], now: datetime) -> list[Acknowledgement]:
     """Apply reports and hellos, in the order received. Returns (machine uid, attempt uid, seq) to acknowledge."""
     newest, hellos, acknowledged = _sorted_out(entries)
     run_ids = set(rows.runs_of_attempts(newest))
@@ -61,10 +60,10 @@ def apply(entries: Sequence[Entry], now: datetime) -> list[Acknowledged]:
     return acknowledged
 
 
-def _sorted_out(entries: Sequence[Entry]) -> tuple[dict[UUID, Received], list[Entry], list[Acknowledged]]:
+def _sorted_out(entries: Sequence[Entry]) -> tuple[dict[UUID, Received], list[Entry], list[Acknowledgement]]:
     newest: dict[UUID, Received] = {}
     hellos: dict[int, Entry] = {}
-    acknowledged: list[Acknowledged] = []
+    acknowledged: list[Acknowledgement] = []
     for entry in entries:
         if entry.hello is not None:
             hellos[entry.machine_id] = entry
@@ -159,14 +158,15 @@ def _steps(
         at = _time(item, age.seconds_ago)
         if (state := STATE_OF.get(age.phase)) is not None:
             reason = _phase_reason(state, worker, specs)
-            add(at, lambda at=at, state=state, reason=reason: _advance(batch, worker, state, reason, actor, at))  # type: ignore[misc]
+            add(at, partial(_advance, batch, worker, state, reason, actor, at))
     if report.process_oom_kills > attempt.process_oom_kills:
-        add(item.at, lambda: _warn_of_oom_kills(batch, attempt, worker, report.process_oom_kills, actor, item.at))
+        kills = report.process_oom_kills
+        add(item.at, partial(_warn_of_oom_kills, batch, attempt, worker, kills, actor, item.at))
     if (end := _end_of(attempt, item)) is not None:
         at, how = end
         add(at, lambda: _end(batch, worker, specs.of(worker), how, actor, at, report.log_tail))
     else:
-        add(item.at, lambda: _show_progress(batch, worker, report, specs))
+        add(item.at, partial(_show_progress, batch, worker, report, specs))
     return steps
 
 

@@ -7,6 +7,7 @@ import click
 from astraconsole.cli.client import Client, connect
 from astraconsole.cli.output import as_json, print_json
 from astraconsole.cli.problems import Refused
+from astraconsole.errors import NotFound
 
 
 @click.command("logs")
@@ -30,7 +31,7 @@ def _worker(client: Client, name: str) -> str:
     try:
         names = client.get(f"jobs/{name}")["task_names"]
     except Refused as refusal:
-        if refusal.code != "NOT_FOUND":
+        if refusal.code != NotFound.code:
             raise
         return name
     return str(names[0]) if names else name
