@@ -240,7 +240,13 @@ def _declared(options: LocalOptions) -> list[dict[str, object]]:
         simulated_gpus(options.simulate_gpus, "")
     except ValueError as error:
         raise StartError(f"{option}: {error}") from error
-    common = {"runtime": options.runtime, "simulate_gpus": options.simulate_gpus, "cpus": cpus, "memory_bytes": memory}
+    common = {
+        "runtime": options.runtime,
+        "simulate_gpus": options.simulate_gpus,
+        "cpus": cpus,
+        "memory_bytes": memory,
+        "stop_grace_seconds": settings.STOP_GRACE_SECONDS,
+    }
     return [{"name": f"local-{number}", **common} for number in range(1, options.machines + 1)]
 
 

@@ -41,7 +41,6 @@ FLUSH_SPACING_SECONDS = 0.01  # news goes out at once, but under load several pi
 ACCEPTED_NEWS_SECONDS = 0.05  # "order received" alone may wait for what comes of it
 RETRY_REMOVE_SECONDS = 5
 KNOWN_IN_HELLO = 25_000  # a frame of the agent is bounded
-STOP_GRACE_SECONDS = 30.0
 LOG_KEEP_BYTES = 1 << 30  # until a console says otherwise
 
 log = logging.getLogger(__name__)
@@ -55,13 +54,23 @@ def agent_version() -> str:
 
 
 class Machine:
-    """Runs until cancelled; workers go on then. `journal` is open, and stays so."""
+    """Runs until cancelled; workers go on then. `journal` is open, and stays so. `stop_grace_seconds`: what this
+    machine leaves between SIGTERM and SIGKILL; each order brings it back."""
 
-    def __init__(self, name: str, console: str, journal: Journal, runtime: Runtime, inventory: Inventory) -> None:
+    def __init__(
+        self,
+        name: str,
+        console: str,
+        journal: Journal,
+        runtime: Runtime,
+        inventory: Inventory,
+        stop_grace_seconds: float,
+    ) -> None:
         self.name = name
         self.journal = journal
         self.runtime = runtime
         self.inventory = inventory
+        self.stop_grace_seconds = stop_grace_seconds
         self.supervisor = Supervisor(journal.read_text("console"))
         self.connection = Connection(console, lambda: journal.read_text("token"), self)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,6 +91,7 @@ class Machine:
             log.warning("%s: %s", self.name, removed)
             self._perform(self.supervisor.on_removed_machine(clock.now()))
             await self._all_ended.wait()
+            self.journal.forget_token()
         finally:
             for task in (ticker, *self._tasks):
                 task.cancel()
@@ -117,7 +127,7 @@ class Machine:
             boot_id=self.journal.stamp.boot,
             wall_clock=time.time(),
             inventory=self.inventory,
-            stop_grace_seconds=STOP_GRACE_SECONDS,
+            stop_grace_seconds=self.stop_grace_seconds,
             attempts=self.supervisor.known(KNOWN_IN_HELLO),
         )
 

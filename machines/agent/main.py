@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import click
 import msgspec
@@ -30,6 +31,7 @@ from machines.protocol import Gpu, JoinAnswer, JoinRequest
 RUNTIMES = ("auto", "docker", "process", "simulated")
 RETRY_SECONDS = 5
 JOIN_SECONDS = 30
+STOP_GRACE_SECONDS = 30.0
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +48,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True):
     cpus: float | None = None
     memory_bytes: int | None = None
     labels: dict[str, str] = {}
+    stop_grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = STOP_GRACE_SECONDS
 
 
 @dataclass
@@ -106,7 +109,7 @@ class Agent:
             memory_bytes=options.memory_bytes,
             labels=options.labels,
         )
-        return Machine(options.name, options.console, journal, runtime, declared)
+        return Machine(options.name, options.console, journal, runtime, declared, options.stop_grace_seconds)
 
     def _runtime(self, options: Options, gpus: Iterable[Gpu]) -> Runtime:
         engine = find_engine() if options.runtime in ("auto", "docker") else None
@@ -161,6 +164,14 @@ name_option = click.option("--name", default=_host_name, help="The machine's nam
 @click.option("--cpus", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Cores to declare.")
 @click.option("--memory", metavar="16Gi", help="Memory to declare.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the machine; repeatable.")
+@click.option(
+    "--stop-grace",
+    type=click.FloatRange(min=0),
+    default=STOP_GRACE_SECONDS,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between SIGTERM and SIGKILL.",
+)
 def run(
     console: str,
     state_dir: Path,
@@ -171,6 +182,7 @@ def run(
     cpus: float | None,
     memory: str | None,
     labels: tuple[str, ...],
+    stop_grace: float,
 ) -> None:
     """Run this machine. SIGTERM ends the agent, not its workers: the next one takes them up."""
     if join_token_file is not None and not (state_dir / "token").exists():
@@ -194,6 +206,7 @@ def run(
         cpus=cpus,
         memory_bytes=memory_bytes,
         labels=_parse_labels(labels),
+        stop_grace_seconds=stop_grace,
     )
     _run([options], state_dir / "keeper")
 
@@ -202,7 +215,7 @@ def run(
 @click.option("--config", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def local(config: Path) -> None:
     """Run the machines of a local console in one process. The file is a JSON list of objects: console, name, state_dir,
-    and optionally token, runtime, simulate_gpus, cpus, memory_bytes, labels."""
+    and optionally token, runtime, simulate_gpus, cpus, memory_bytes, labels, stop_grace_seconds."""
     try:
         machines = msgspec.convert(json.loads(config.read_text()), list[Options])
         for options in machines:
