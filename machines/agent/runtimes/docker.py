@@ -214,7 +214,7 @@ class DockerRuntime:
             state = await self._engine.state(attempt.uid) or {}
             await self._engine.delete(attempt.uid)
             code = state.get("ExitCode")
-            if code not in COMMAND_CODES:
+            if code not in COMMAND_CODES and (code := request.command_code(error.message)) is None:
                 raise CannotStart(EndReason.START_FAILED, error.message) from error
             OutputCopy(attempt.folder.output).add_line(error.message)  # as a shell would: the log says why
             raise CannotStart(EndReason.EXITED, error.message, code) from error
@@ -278,6 +278,9 @@ class DockerRuntime:
             except TROUBLE as error:
                 log.info("Following the output of attempt %s broke off: %s", attempt.uid, error)
             await asyncio.wait((end,), timeout=pause)
+        await self._finish_output(attempt)
+
+    async def _finish_output(self, attempt: _Attempt) -> None:
         for _ in range(OUTPUT_TRIES):
             try:
                 await self._engine.patiently(lambda: self._copy_rest(attempt))
@@ -291,7 +294,13 @@ class DockerRuntime:
                 break
 
     async def _follow_output(self, attempt: _Attempt, end: asyncio.Task[None]) -> None:
-        """Until the engine ends it, or a little after the container's end."""
+        """Until the engine ends it, or a little after the container's end. Where followers are not to be relied on:
+        what there is, again and again, spending a tenth of the time on it."""
+        if not self._engine.keeps_entries:
+            began = clock.now()
+            await self._copy_all(attempt, follow=False)
+            await asyncio.wait((end,), timeout=9 * (clock.now() - began))
+            return
         following = asyncio.create_task(self._copy_all(attempt, follow=True))
         try:
             await asyncio.wait((following, end), return_when=asyncio.FIRST_COMPLETED)
@@ -310,14 +319,15 @@ class DockerRuntime:
 
     async def _copy_rest(self, attempt: _Attempt) -> None:
         """Of an ended container: among its last entries, if the newest copied one is there, else from the start."""
-        copy, decoder = OutputCopy(attempt.folder.output), FrameDecoder()
-        resume, entries = copy.resume(), list[Entry]()
-        async for chunk in self._engine.output(attempt.uid, tail=TAIL_ENTRIES):
-            entries += decoder.feed(chunk)
-        if len(entries) < TAIL_ENTRIES or resume.is_reached_from(entries[0]):
-            copy.append(resume.take(entries), resume.cursor)
-        else:
-            await self._copy_all(attempt, follow=False)
+        if self._engine.keeps_entries:
+            copy, decoder = OutputCopy(attempt.folder.output), FrameDecoder()
+            resume, entries = copy.resume(), list[Entry]()
+            async for chunk in self._engine.output(attempt.uid, tail=TAIL_ENTRIES):
+                entries += decoder.feed(chunk)
+            if len(entries) < TAIL_ENTRIES or resume.is_reached_from(entries[0]):
+                copy.append(resume.take(entries), resume.cursor)
+                return
+        await self._copy_all(attempt, follow=False)
 
     async def _end(self, attempt: _Attempt, rebooted: bool) -> RuntimeEvent:
         at = clock.now()

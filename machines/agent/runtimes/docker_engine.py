@@ -83,6 +83,11 @@ class Engine:
         """Docker's json-file spoils bytes that are no UTF-8, its `local` keeps them; Podman's json-file keeps them."""
         return "json-file" if self._podman else "local"
 
+    @property
+    def keeps_entries(self) -> bool:
+        """Whether following, and asking for the last entries, loses none. Podman only tells the whole log rightly."""
+        return not self._podman
+
     # ---- images ----------------------------------------------------------------------------------------------------
 
     async def image(self, reference: str) -> dict[str, Any] | None:
@@ -114,7 +119,11 @@ class Engine:
     async def create(self, attempt: str, body: dict[str, Any]) -> None:
         """One that exists already was made by an earlier try whose answer was lost."""
         name = request.container_name(attempt)
-        await self._unless((409,), lambda: self._docker.containers.create(body, name=name))
+        try:
+            await self.patiently(lambda: self._docker.containers.create(body, name=name))
+        except aiodocker.DockerError:
+            if await self.state(attempt) is None:
+                raise
 
     async def start(self, attempt: str) -> None:
         await self.patiently(self._container(attempt).start)

@@ -44,6 +44,12 @@ def image_reference(image: str) -> str:
     return f"{host}/{path}{tag or ('' if digest else ':latest')}{digest}"
 
 
+def command_code(message: str) -> int | None:
+    """The exit code that a shell would give, from Podman's words for why it cannot start a command. Docker gives it."""
+    words = {"attempted to invoke a command that was not found": 127, "OCI runtime permission denied": 126}
+    return next((code for part, code in words.items() if part in message), None)
+
+
 def container_name(attempt: str) -> str:
     return f"{LABEL}-{attempt}"
 
