@@ -5,6 +5,7 @@ A private PostgreSQL and Redis, one daphne, and in this process that many agents
 
 import asyncio
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -28,21 +29,13 @@ def main(agents: int = 1000, seconds: float = 20) -> None:
         os.chmod(folder, 0o711)
         servers = embedded.start(Path(folder))
         os.environ |= {"DATABASE_URL": servers.database_url, "REDIS_URL": servers.redis_url, "LOG_LEVEL": "WARNING"}
+        os.environ |= {"SECRET_KEY": secrets.token_hex()}
         os.environ.setdefault("DJANGO_SETTINGS_MODULE", "astraconsole.settings")
         try:
             tokens = prepared(agents)
             port = free_port()
-            command = [
-                sys.executable,
-                "-m",
-                "daphne",
-                "-p",
-                str(port),
-                "--verbosity",
-                "0",
-                "astraconsole.asgi:application",
-            ]
-            with subprocess.Popen(command) as daphne:
+            daphne_command = [sys.executable, "-m", "daphne", "-p", str(port), "--verbosity", "0"]
+            with subprocess.Popen([*daphne_command, "astraconsole.asgi:application"]) as daphne:
                 try:
                     asyncio.run(measure(port, tokens, psutil.Process(daphne.pid), seconds))
                 finally:

@@ -20,6 +20,7 @@ OWN = "ASTRA_TESTS_STARTED_SERVERS"  # set beside URLs that this plugin made, wh
 
 def _start_servers() -> None:
     global _folder, _servers
+    os.environ.setdefault("SECRET_KEY", "of-tests")
     if os.environ.get("DATABASE_URL") and os.environ.get("REDIS_URL") and OWN not in os.environ:
         return  # servers given from outside
     _folder = Path(tempfile.mkdtemp(prefix="astra-tests-"))
