@@ -1,13 +1,15 @@
 """Every error that a caller may see: class → code → HTTP status. Codes are spelled here and nowhere else.
 
-AstraError
-├── BadRequest 400          ValidationError, UnknownField, NameNotDnsSafe, MalformedBody, TaskLogUnavailable
+AstraError 500
+├── BadRequest 400          MalformedBody, ValidationError, UnknownField, NameNotDnsSafe, TaskLogUnavailable
 ├── Unauthenticated 401     JoinTokenExpired
 ├── Forbidden 403           PriorityNotAllowed
 ├── NotFound 404
-├── Conflict 409            JobAlreadyExists, TaskNotPlaced, AlreadyEnded, JoinTokenUsed, MachineAlreadyExists
+├── MethodNotAllowed 405
+├── Conflict 409            JobAlreadyExists, JoinTokenUsed, MachineAlreadyExists, TaskNotPlaced, AlreadyEnded
 ├── TooLarge 413
-└── Unavailable 503         TaskLogTimeout 504
+├── Unavailable 503
+└── TaskLogTimeout 504
 """
 
 from typing import TypedDict
