@@ -41,14 +41,22 @@ def read_json(request: HttpRequest, optional: bool = False) -> object:
         raise too_large()
     if optional and not body.strip():
         return {}
+    return parse_json(body, "the body is not JSON that this API reads")
+
+
+def parse_json(text: str | bytes, refusal: str) -> object:
+    """One strict reading for every door. `refusal` begins the message of what it refuses. Raises MalformedBody."""
     try:
-        value = json.loads(body.decode(), object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite)
-        if b"\\ud" in body.lower():  # half a surrogate pair can be spelled in JSON, and stored nowhere
+        text = text if isinstance(text, str) else text.decode()
+        value = json.loads(text, object_pairs_hook=_object, parse_constant=_constant, parse_float=_finite)
+        if "\\ud" in text.lower():  # half a surrogate pair can be spelled in JSON, and stored nowhere
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError:
-        raise MalformedBody("the body is not JSON that this API reads: nested too deeply") from None
+        raise MalformedBody(f"{refusal}: nested too deeply") from None
+    except json.JSONDecodeError as error:
+        raise MalformedBody(f"{refusal}: {error.msg} in line {error.lineno}, column {error.colno}") from None
     except ValueError as error:
-        raise MalformedBody(f"the body is not JSON that this API reads: {_one_line(error)}") from None
+        raise MalformedBody(f"{refusal}: {_one_line(error)}") from None
     return value
 
 
@@ -86,7 +94,12 @@ def read_reason(request: HttpRequest) -> str:
     if unknown := sorted(set(body) - {"reason"}):
         detail: list[Detail] = [{"field": name, "rule": "is not a field that this API knows"} for name in unknown]
         raise UnknownField(f"fields this API does not know: {', '.join(unknown)}", detail)
-    reason = body.get("reason") or ""
+    reason = body.get("reason")
+    return valid_reason("" if reason is None else reason)
+
+
+def valid_reason(reason: object) -> str:
+    """A person's own words, for every door. Raises ValidationError."""
     if not isinstance(reason, str) or len(reason) > REASON_LENGTH or "\0" in reason:
         rule = f"must be text of at most {REASON_LENGTH} characters"
         raise ValidationError(f"reason {rule}", [{"field": "reason", "rule": rule}])

@@ -52,6 +52,10 @@ class ErrorMiddleware:
             return error_response(request, NotFound("there is no such address"))
         if "%00" in request.META.get("QUERY_STRING", ""):
             return error_response(request, BadRequest("the address holds a NUL character"))
+        if not is_for_programs(request) and any(
+            "\0" in text for texts in request.POST.lists() for text in (texts[0], *texts[1])
+        ):
+            return error_response(request, BadRequest("a field of the form holds a NUL character"))
         if is_for_programs(request) and request.path_info.endswith("/"):
             request.path_info = request.path_info.rstrip("/")  # `…/jobs/` is `…/jobs`, for every method
         response = self.get_response(request)

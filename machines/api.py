@@ -7,7 +7,7 @@ from django.utils import timezone
 from ninja import Router
 from typing_extensions import TypedDict
 
-from astraconsole.json_bodies import json_response, moment, read_reason, reason_body
+from astraconsole.json_bodies import json_response, moment, read_reason, reason_body, refuse_unknown_parameters
 from astraconsole.tenancy.queries import Access, get_access
 from machines import queries
 from machines.services import cordon, uncordon
@@ -104,7 +104,9 @@ def uncordon_machine(request: HttpRequest, org: str, ws: str, cluster: str, mach
 
 
 def _access(request: HttpRequest, org: str, ws: str) -> Access:
-    return get_access(request.auth, org, ws)  # type: ignore[attr-defined]
+    access = get_access(request.auth, org, ws)  # type: ignore[attr-defined]
+    refuse_unknown_parameters(request, ())
+    return access
 
 
 def _answer(access: Access, cluster: str, name: str) -> HttpResponse:

@@ -1,5 +1,6 @@
 """The JSON API of runs ("jobs") and workers ("tasks"). Documents: `runs.api_documents`; the rules: services."""
 
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -70,9 +71,13 @@ def _run_body() -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def _access(request: HttpRequest, org: str, ws: str, action: Action = Action.READ) -> Access:
+def _access(
+    request: HttpRequest, org: str, ws: str, action: Action = Action.READ, parameters: Iterable[str] = ()
+) -> Access:
+    """Raises NotFound, Forbidden; UnknownField for a parameter that is none of `parameters`."""
     access = get_access(request.auth, org, ws)  # type: ignore[attr-defined]
     access.require(action)
+    refuse_unknown_parameters(request, parameters)
     return access
 
 
@@ -97,8 +102,7 @@ def list_workspace_runs(request: HttpRequest, org: str, ws: str, filters: Query[
 
 
 def _run_list(request: HttpRequest, org: str, ws: str, cluster: str | None, filters: RunFilters) -> HttpResponse:
-    refuse_unknown_parameters(request, RunFilters.model_fields)
-    access = _access(request, org, ws)
+    access = _access(request, org, ws, parameters=RunFilters.model_fields)
     if cluster is not None:
         queries.get_namespace(access, cluster)  # a cluster that does not exist is not one without runs
     page = queries.list_runs(
@@ -160,8 +164,8 @@ _serve_runs("runs", in_schema=False)  # an alias
 @router.get(f"{CLUSTER}/tasks", response=WorkerList, tags=["Workers"])
 def list_workers(request: HttpRequest, org: str, ws: str, cluster: str, filters: Query[WorkerFilters]) -> HttpResponse:
     """A run's workers, by rank."""
-    refuse_unknown_parameters(request, WorkerFilters.model_fields)
-    run = queries.get_run(_access(request, org, ws), cluster, filters.job)
+    access = _access(request, org, ws, parameters=WorkerFilters.model_fields)
+    run = queries.get_run(access, cluster, filters.job)
     workers = queries.workers_of(run, filters.after, filters.limit + 1)
     more = len(workers) > filters.limit
     workers = workers[: filters.limit]
@@ -187,8 +191,7 @@ def _worker(worker: "Worker") -> dict[str, Any]:
 @router.get(f"{CLUSTER}/tasks/{{task}}/logs", response=Log, tags=["Workers"])
 def get_log(request: HttpRequest, org: str, ws: str, cluster: str, task: str, lines: Query[LogTail]) -> HttpResponse:
     """The end of a worker's output, cut to its last 900 KiB."""
-    refuse_unknown_parameters(request, LogTail.model_fields)
-    worker = queries.get_worker(_access(request, org, ws), cluster, task)
+    worker = queries.get_worker(_access(request, org, ws, parameters=LogTail.model_fields), cluster, task)
     text, archived = tail_text(worker, lines.tail)
     return json_response({"task_name": worker.name, "logs": text, **({"archived": True} if archived else {})})
 

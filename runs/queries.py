@@ -4,7 +4,7 @@ import base64
 import binascii
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 from django.db import connection
 from django.db.models import (
@@ -149,7 +149,8 @@ def _read_cursor(after: str) -> tuple[datetime, int]:
         text = base64.urlsafe_b64decode(after + "=" * (-len(after) % 4)).decode()
         created_at, run_id = text.split(" ")
         moment, number = datetime.fromisoformat(created_at), int(run_id)
-    except (binascii.Error, ValueError) as error:
+        moment = moment if moment.tzinfo is None else moment.astimezone(UTC)
+    except (binascii.Error, ValueError, OverflowError) as error:
         raise _invalid("after", "must be the `next` of an earlier page") from error
     if moment.tzinfo is None or not 0 <= number < 2**63:
         raise _invalid("after", "must be the `next` of an earlier page")

@@ -1,5 +1,6 @@
 """What the JSON API refuses, and that it refuses everything else in a typed way too."""
 
+import base64
 import re
 from typing import Any
 from urllib.parse import quote
@@ -58,6 +59,30 @@ def test_a_cluster_that_the_workspace_does_not_have_is_not_found(api: Caller) ->
     for path in ("jobs", "machines", "tasks?job=x"):
         refused(api.get(f"{WORKSPACE}/clusters/moon/api/{path}"), 404, "NOT_FOUND")
     refused(api.post(f"{WORKSPACE}/clusters/moon/api/jobs", RESNET50), 404, "NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    "moment", ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:59-23:59", "2026-01-01T00:00:00", "yesterday"]
+)
+def test_a_cursor_that_no_page_gave_is_refused(api: Caller, moment: str) -> None:
+    after = base64.urlsafe_b64encode(f"{moment} 1".encode()).decode().rstrip("=")
+    for jobs in (f"{API}/jobs", f"{WORKSPACE}/jobs"):
+        refused(api.get(f"{jobs}?after={after}"), 400, "VALIDATION_ERROR")
+
+
+def test_a_parameter_that_a_request_does_not_know_is_refused_before_anything_is_done(api: Caller) -> None:
+    body = refused(api.post(f"{API}/jobs?dry_run=true", RESNET50), 400, "UNKNOWN_FIELD")
+    assert body["message"] == "parameters this request does not know: dry_run"
+    for path in ("jobs/resnet50", "tasks/resnet50-0", "machines", "machines/gpu-07"):
+        refused(api.get(f"{API}/{path}?verbose=1"), 400, "UNKNOWN_FIELD")
+    refused(api.post(f"{API}/tasks/resnet50-0/stop?force=1"), 400, "UNKNOWN_FIELD")
+    refused(api.delete(f"{API}/jobs/resnet50?force=1"), 400, "UNKNOWN_FIELD")
+    assert api.get(f"{API}/jobs/resnet50").json()["status"]["state"] == "Pending"
+
+
+@pytest.mark.parametrize("reason", [0, False, [], {}])
+def test_a_reason_that_is_no_text_is_refused_even_when_it_is_empty(api: Caller, reason: object) -> None:
+    refused(api.post(f"{API}/tasks/resnet50-0/stop", {"reason": reason}), 400, "VALIDATION_ERROR")
 
 
 def test_who_may_not_submit_is_told_so_before_the_body_is_looked_at(world: World) -> None:

@@ -161,6 +161,11 @@ def test_unauthenticated_names_the_scheme(client: Client) -> None:
     assert (answer.status_code, answer["WWW-Authenticate"]) == (401, "Bearer")
 
 
+def test_a_nul_in_any_field_of_a_form_is_refused(client: Client) -> None:
+    for form in ({"reason": "a\0b"}, {"a\0b": "reason"}, {"run": ["a", "b\0"]}):
+        assert client.post("/test/reads", form).status_code == 400
+
+
 # ---- bodies ----
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from channels.testing import WebsocketCommunicator
 from django.contrib.sessions.backends.db import SessionStore
+from django.contrib.sessions.models import Session
 from django.test import Client
 
 from astraconsole import asgi
@@ -281,6 +282,14 @@ async def test_somebody_who_is_no_member_any_more_is_sent_away(live: World, mach
     async with watching(live.access.user) as socket:
         await lines_until(socket, "one")
         await in_database(lambda: Membership.objects.filter(user=live.access.user).delete())
+        await is_closed(socket, 4404)
+
+
+async def test_somebody_who_signed_out_is_sent_away(live: World, machines: LogMachines) -> None:
+    machines.prints(live.attempt.uid, b"one\n")
+    async with watching(live.access.user) as socket:
+        await lines_until(socket, "one")
+        await in_database(lambda: Session.objects.all().delete())
         await is_closed(socket, 4404)
 
 

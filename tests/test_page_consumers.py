@@ -1,8 +1,11 @@
 """Hints to open pages: each page hears of its own run or workspace, and of nothing else."""
 
+from collections.abc import Callable
+
 import pytest
 from channels.testing import WebsocketCommunicator
 from django.contrib.sessions.backends.db import SessionStore
+from django.contrib.sessions.models import Session
 from django.utils import timezone
 
 from astraconsole import asgi, events
@@ -77,11 +80,31 @@ async def test_a_burst_of_changes_is_few_hints(world: World) -> None:
     await leave(socket)
 
 
-async def test_somebody_who_is_no_member_any_more_stops_hearing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def leaves_the_workspace(user: User) -> None:
+    Membership.objects.filter(user=user).delete()
+
+
+def signs_out(user: User) -> None:
+    Session.objects.all().delete()
+
+
+def changes_the_password(user: User) -> None:
+    user.set_password("another one")
+    user.save()
+
+
+def is_deactivated(user: User) -> None:
+    User.objects.filter(pk=user.pk).update(is_active=False)
+
+
+@pytest.mark.parametrize("ends", [leaves_the_workspace, signs_out, changes_the_password, is_deactivated])
+async def test_somebody_who_may_not_look_any_more_stops_hearing(
+    world: World, monkeypatch: pytest.MonkeyPatch, ends: Callable[[User], None]
+) -> None:
     monkeypatch.setattr(pages, "REJOIN_SECONDS", 0.05)
     socket = await page_of(world, "runs")
     assert await socket.receive_from(SECONDS) == "changed"  # it looks again after every round
-    await in_database(Membership.objects.filter(user=world.members[Role.VIEWER]).delete)
+    await in_database(lambda: ends(world.members[Role.VIEWER]))
     while (message := await socket.receive_output(SECONDS))["type"] == "websocket.send":
         pass
     assert message == {"type": "websocket.close", "code": pages.GONE}

@@ -287,6 +287,9 @@ def test_a_run_is_started_from_json(place: Place) -> None:
     [
         ("{", "this is not JSON"),
         ("[" * 100_000, "nested too deeply"),
+        ("1" * 5000, "this is not JSON"),
+        ('{"a": 1, "a": 2}', "the field a is there twice"),
+        ('{"a": NaN}', "NaN is not JSON"),
         ("[]", "object"),
         (json.dumps({**builders.body(), "x": 1}), "fields this API does not know: x"),
         (json.dumps(builders.body("Upper")), "lower case"),
@@ -451,6 +454,14 @@ def test_stop_keeps_the_run(place: Place) -> None:
     run = Run.objects.get()
     assert run.state == "Cancelled"
     assert run.deleted_at is None
+
+
+def test_a_reason_that_cannot_be_kept_whole_is_refused(place: Place) -> None:
+    run = place.submit("resnet50", gpus=1)
+    for reason in ("x" * 301, "a\0b"):
+        assert place.post("/jobs/gpu-east/resnet50/stop", reason=reason).status_code == 400
+    run.refresh_from_db()
+    assert run.state == "Pending"
 
 
 def test_a_worker_is_stopped_alone(place: Place) -> None:

@@ -12,6 +12,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from astraconsole import events
 from astraconsole.errors import AstraError, NotFound
 from astraconsole.tenancy.queries import get_access
+from astraconsole.tenancy.sessions import user_of
 from runs import queries
 from runs.log_feed import Feed, watching
 from runs.log_follower import Position
@@ -84,6 +85,6 @@ class LogConsumer(AsyncWebsocketConsumer):
     def _find(self) -> tuple[int, UUID]:
         """(worker id, its run's uid). Raises Unauthenticated, NotFound."""
         args = self.scope["url_route"]["kwargs"]
-        access = get_access(self.scope["user"], args["org"], args["ws"])
+        access = get_access(user_of(self.scope), args["org"], args["ws"])
         worker = queries.get_worker(access, args["cluster"], args["name"])
         return worker.pk, worker.run.uid

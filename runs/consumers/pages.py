@@ -13,6 +13,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from astraconsole import events
 from astraconsole.errors import AstraError
 from astraconsole.tenancy.queries import Access, get_access
+from astraconsole.tenancy.sessions import user_of
 from runs import queries
 
 GAP_SECONDS = 0.3  # between two hints: a busy run changes a thousand times a second
@@ -86,7 +87,7 @@ class PageConsumer(AsyncWebsocketConsumer):
 
     def _find(self) -> str:
         args = self.scope["url_route"]["kwargs"]
-        access = get_access(self.scope["user"], args["org"], args["ws"])
+        access = get_access(user_of(self.scope), args["org"], args["ws"])
         return self.find_group(access, args.get("cluster", ""), args.get("name", ""))
 
 

@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
 from astraconsole.errors import AstraError, BadRequest
+from astraconsole.json_bodies import valid_reason
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
@@ -22,7 +23,6 @@ from runs.views.context import context_of
 if TYPE_CHECKING:
     from runs.models import Run
 
-REASON_LENGTH = 300
 BULK_MAX = 200
 LOST_LOGS = "Its record and logs go with it: download what you need first. There is no undo."
 
@@ -106,7 +106,7 @@ def bulk(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     """Stop or delete the picked runs (`run=<cluster>/<name>`, repeated), after a question."""
     access = get_access(request.user, org, ws)
     access.require(Action.WRITE)
-    do, picked = request.POST.get("do", ""), request.POST.getlist("run")
+    do, picked = request.POST.get("do", ""), list(dict.fromkeys(request.POST.getlist("run")))
     if do not in BULK or not 1 <= len(picked) <= BULK_MAX:
         raise BadRequest(f"pick 1 to {BULK_MAX} runs to stop or delete")
     runs = [queries.get_run(access, *item.partition("/")[::2]) for item in picked]
@@ -150,7 +150,7 @@ def _writable_run(request: HttpRequest, org: str, ws: str, cluster: str, name: s
 
 
 def _reason(request: HttpRequest) -> str:
-    return request.POST.get("reason", "").strip()[:REASON_LENGTH]
+    return valid_reason(request.POST.get("reason", ""))
 
 
 def _consequence(runs: "list[Run]") -> str:

@@ -8,7 +8,8 @@ from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
-from astraconsole.errors import AstraError, MalformedBody
+from astraconsole.errors import AstraError
+from astraconsole.json_bodies import parse_json
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from machines.queries import machines_for
@@ -21,6 +22,7 @@ from runs.views.context import context_of
 from runs.views.forecast import forecast
 
 AGAIN = "-again"
+NOT_JSON = "this is not JSON that can be read"
 
 
 @require_http_methods(["GET", "POST"])
@@ -125,15 +127,6 @@ def _json_page(
 def _start_json(request: HttpRequest, access: Access) -> HttpResponse:
     text = request.POST.get("body", "")
     try:
-        return _started(access, request.POST.get("cluster", ""), parse_run(_json(text), console=True))
+        return _started(access, request.POST.get("cluster", ""), parse_run(parse_json(text, NOT_JSON), console=True))
     except AstraError as error:
         return _json_page(request, access, text, error=error)
-
-
-def _json(text: str) -> object:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise MalformedBody(f"this is not JSON: {error.msg} in line {error.lineno}, column {error.colno}") from None
-    except RecursionError:
-        raise MalformedBody("this is not JSON that can be read: nested too deeply") from None
