@@ -18,12 +18,12 @@ assert settings.SECRET_KEY  # without one Django raises ImproperlyConfigured: he
 from machines.consumers import AgentConsumer  # noqa: E402
 from machines.presence import watched  # noqa: E402
 from runs.consumers.logs import LogConsumer  # noqa: E402
-from runs.consumers.pages import RunConsumer, RunsConsumer, WorkerConsumer  # noqa: E402
+from runs.consumers.pages import GONE, RunConsumer, RunsConsumer, WorkerConsumer  # noqa: E402
 
 
 async def nothing_here(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
     """An address without a consumer: refused, where a router alone would raise."""
-    await send({"type": "websocket.close", "code": 4404})
+    await send({"type": "websocket.close", "code": GONE})
 
 
 pages = [

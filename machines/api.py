@@ -13,7 +13,7 @@ from machines import queries
 from machines.services import cordon, uncordon
 
 if TYPE_CHECKING:
-    from machines.models import Gpu, Machine
+    from machines.models import Machine
 
 MACHINES = "/orgs/{slug:org}/workspaces/{slug:ws}/clusters/{slug:cluster}/api/machines"
 
@@ -132,15 +132,11 @@ def _machine(machine: "Machine") -> dict[str, Any]:
         "capacity": {
             "cpu_cores": machine.cpu_milli / 1000,
             "memory_bytes": machine.memory_bytes,
-            "gpus": [{name: getattr(gpu, name) for name in GpuDocument.__annotations__} for gpu in _gpus(machine)],
+            "gpus": [{name: getattr(gpu, name) for name in GpuDocument.__annotations__} for gpu in machine.gpus.all()],
         },
         "runtime": machine.runtime,
         "agent_version": machine.agent_version,
     }
-
-
-def _gpus(machine: "Machine") -> "list[Gpu]":
-    return sorted(machine.gpus.all(), key=lambda gpu: gpu.index)  # prefetched
 
 
 def _cordoned(machine: "Machine") -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from astraconsole.errors import (
     Unauthenticated,
     ValidationError,
 )
+from astraconsole.json_bodies import REASON_LENGTH
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from astraconsole.tokens import digest, new_secret
@@ -33,7 +34,6 @@ MACHINE_TOKEN_PREFIX = "astra_machine_"
 JOIN_TOKEN_LIFETIME = timedelta(hours=24)
 MACHINE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 CLUSTER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,38}[a-z0-9])?")
-REASON_LENGTH = 300
 LIVENESS_KEPT = timedelta(days=1)
 _S = MachineState
 

@@ -1,6 +1,5 @@
 """Pages of machines: what there is, its room and who uses it; adding one; cordons and removal."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
-from astraconsole.errors import AstraError
+from astraconsole.errors import AstraError, ValidationError
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
@@ -69,20 +68,18 @@ class Card:
 @require_GET
 def machines(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     access = get_access(request.user, org, ws)
-    found = list(queries.machines_for(access))
-    context = _context(access, cards=_cards(access, found))
+    context = _context(access, cards=_cards(access, list(queries.machines_for(access))))
     return render(request, "machines/_list.html" if is_partial(request) else "machines/list.html", context)
 
 
-def _cards(access: Access, found: "Iterable[Machine]") -> list[Card]:
-    machines = list(found)
+def _cards(access: Access, machines: "list[Machine]") -> list[Card]:
     use = use_of_machines([machine.pk for machine in machines])
     clusters = {machine.cluster_id: machine.cluster for machine in machines}
     manages = {pk: queries.may_manage_machines(access, cluster) for pk, cluster in clusters.items()}
     cards = []
     for machine in machines:
         cpu_milli, memory_bytes, held = use.get(machine.pk, (0, 0, ()))
-        slots = tuple(Slot(gpu, gpu.index in held) for gpu in sorted(machine.gpus.all(), key=lambda gpu: gpu.index))
+        slots = tuple(Slot(gpu, gpu.index in held) for gpu in machine.gpus.all())
         cards.append(Card(machine, cpu_milli, memory_bytes, slots, manages[machine.cluster_id]))
     return cards
 
@@ -114,9 +111,7 @@ def cordon(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> 
         return _ask(request, access, machine, "cordon")
     try:
         services.cordon(access, machine, reason, timezone.now())
-    except AstraError as error:
-        if error.status != 400:
-            raise
+    except ValidationError as error:
         return _ask(request, access, machine, "cordon", error=error)
     messages.success(request, f"{name} takes no new work")
     return redirect("machines", org, ws)

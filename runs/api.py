@@ -28,7 +28,7 @@ from runs.api_documents import (
     run_document,
     worker_summary,
 )
-from runs.log_follower import tail_text
+from runs.log_follower import API_LINES_MAX, tail_text
 from runs.names import WORKERS_MAX
 from runs.services.deleting import delete_run
 from runs.services.stopping import stop_run, stop_worker
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 CLUSTER = "/orgs/{slug:org}/workspaces/{slug:ws}/clusters/{slug:cluster}/api"
 WORKSPACE = "/orgs/{slug:org}/workspaces/{slug:ws}"
-TAIL_MAX = 10_000
 
 router = Router()
 
@@ -51,7 +50,7 @@ class RunFilters(Schema):
     search: str = Field("", max_length=200, description="a part of the name or the owner; a label: key or key=value")
     mine: bool = Field(False, description="only your own")
     deleted: bool = Field(False, description="deleted runs too")
-    limit: int = Field(50, ge=1, le=500)
+    limit: int = Field(50, ge=1, le=queries.LIMIT_MAX)
     after: str | None = Field(None, max_length=200, description="`next` of the page before")
 
 
@@ -62,7 +61,7 @@ class WorkerFilters(Schema):
 
 
 class LogTail(Schema):
-    tail: int = Field(1000, ge=1, le=TAIL_MAX, description="lines from the end")
+    tail: int = Field(1000, ge=1, le=API_LINES_MAX, description="lines from the end")
 
 
 def _run_body() -> dict[str, Any]:

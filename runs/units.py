@@ -1,4 +1,4 @@
-"""Sizes, durations and cores: one parser and one spelling each, for the form, the command line and the pages. Pure.
+"""Sizes, durations, cores and counts: one parser and one spelling each, for every door and page. Pure.
 
 A value that cannot be read is a ValueError whose text is a sentence; it never becomes "no limit".
 """
@@ -91,6 +91,11 @@ def parse_cores(text: str) -> int:
 def format_cores(milli: int) -> str:
     """`4`, `0.5`."""
     return f"{milli / 1000:.3f}".rstrip("0").rstrip(".")
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 worker`, `3 workers`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _seconds(text: str, plain: Literal["seconds", "minutes"], slurm: bool) -> int | None:

@@ -14,10 +14,10 @@ from astraconsole.errors import AstraError, NotFound
 from astraconsole.tenancy.queries import get_access
 from astraconsole.tenancy.sessions import user_of
 from runs import queries
+from runs.consumers.pages import GONE
 from runs.log_feed import Feed, watching
 from runs.log_follower import Position
 
-GONE = 4404
 ENDED = 1000
 BROKEN = 1011
 

@@ -18,7 +18,7 @@ from runs import queries
 
 GAP_SECONDS = 0.3  # between two hints: a busy run changes a thousand times a second
 REJOIN_SECONDS = 60  # groups can vanish with Redis, and memberships end
-GONE = 4404
+GONE = 4404  # close code: there is no such page for this person
 
 
 class PageConsumer(AsyncWebsocketConsumer):

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from runs.scheduling.types import Numbers
-from runs.units import format_cores, format_memory
+from runs.units import counted, format_cores, format_memory
 
 
 def sentence(code: str, numbers: Numbers) -> str:
@@ -32,11 +32,11 @@ def _memory(size: object) -> str:
 
 
 def _gpus(count: object) -> str:
-    return "1 GPU" if count == 1 else f"{count} GPUs"
+    return counted(int(str(count)), "GPU")
 
 
 def _machines(count: object) -> str:
-    return "1 machine" if count == 1 else f"{count} machines"
+    return counted(int(str(count)), "machine")
 
 
 def _any_of(wanted: object) -> str:
@@ -88,7 +88,7 @@ def _next(numbers: Numbers) -> str:
 
 def _queued(numbers: Numbers) -> str:
     ahead = numbers.get("ahead")
-    runs = "other runs" if ahead is None else "1 run" if ahead == 1 else f"{ahead} runs"
+    runs = "other runs" if ahead is None else counted(int(str(ahead)), "run")
     return f"Queued behind {runs}: waits for {_amounts(numbers)} on one machine"
 
 

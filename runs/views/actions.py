@@ -13,11 +13,13 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from astraconsole.errors import AstraError, BadRequest
 from astraconsole.json_bodies import valid_reason
+from astraconsole.json_bodies import valid_reason
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from runs import queries
 from runs.services import deleting, stopping
+from runs.units import counted
 from runs.views.context import context_of
 
 if TYPE_CHECKING:
@@ -112,15 +114,15 @@ def bulk(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     runs = [queries.get_run(access, *item.partition("/")[::2]) for item in picked]
     verb, warning, act = BULK[do]
     if request.POST.get("confirmed") != "1":
-        what = "run" if len(runs) == 1 else "runs"
+        what = f"{verb} {counted(len(runs), 'run')}"
         return _ask(
             request,
             access,
-            question=f"{verb} {len(runs)} {what}?",
+            question=f"{what}?",
             names=[run.name for run in runs],
             consequence=_consequence(runs),
             warning=warning,
-            verb=f"{verb} {len(runs)} {what}",
+            verb=what,
             action=request.path,
             back=reverse("runs", args=[org, ws]),
             picked=picked,
@@ -158,9 +160,7 @@ def _consequence(runs: "list[Run]") -> str:
     held = queries.held_by(runs)
     if not held.workers:
         return "None of its workers is running." if len(runs) == 1 else "None of their workers is running."
-    workers = "1 worker" if held.workers == 1 else f"{held.workers} workers"
-    gpus = "1 GPU" if held.gpus == 1 else f"{held.gpus} GPUs"
-    return f"{workers} will be stopped and {gpus} freed."
+    return f"{counted(held.workers, 'worker')} will be stopped and {counted(held.gpus, 'GPU')} freed."
 
 
 def _ask(request: HttpRequest, access: Access, **context: Any) -> HttpResponse:

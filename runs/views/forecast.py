@@ -10,7 +10,7 @@ from runs.scheduling.shapes import plan_workers
 from runs.scheduling.types import Refusal, WorkerShape
 from runs.services.submit import never
 from runs.spec import RunRequest
-from runs.units import format_cores, format_memory
+from runs.units import counted, format_cores, format_memory
 
 if TYPE_CHECKING:
     from machines.models import Namespace
@@ -34,20 +34,16 @@ def forecast(namespace: "Namespace", use: Use, request: RunRequest) -> Forecast:
     refusal = never(request.spec, shapes, inventory, namespace.pools)
     if refusal is not None:
         return Forecast("fail", "Can never run as it is", sentence(refusal.code, refusal.numbers))
-    title, text = _workers(shapes), _each(shapes[0])
+    title, text = counted(len(shapes), "worker"), _each(shapes[0])
     asked = sum(shape.gpus for shape in shapes)
     if namespace.quota_gpus is not None and asked and use.gpus + asked > namespace.quota_gpus:
         return Forecast("wait", title, f"{text}. Waits for quota: {use.gpus} of {namespace.quota_gpus} GPUs in use")
     return Forecast("run", title, text)
 
 
-def _workers(shapes: list[WorkerShape]) -> str:
-    return "1 worker" if len(shapes) == 1 else f"{len(shapes)} workers"
-
-
 def _each(shape: WorkerShape) -> str:
     """`each with 8 GPUs, 64 cores, 512 GiB`."""
-    gpus = [f"{shape.gpus} GPU{'s' if shape.gpus != 1 else ''}"] if shape.gpus else []
+    gpus = [counted(shape.gpus, "GPU")] if shape.gpus else []
     if shape.node_fraction is not None:
         return ", ".join([*gpus, f"{shape.node_fraction:.0%} of a machine each"])
     cores = format_cores(shape.cpu_milli)
