@@ -91,7 +91,7 @@ class AgentConsumer(AsyncWebsocketConsumer):
         log.info("Machine %s: connection closed: %s", self.machine.name, reason)
         with suppress(Disconnected):  # it has gone already, and its disconnect waits its turn
             await self.send(bytes_data=protocol.encode(protocol.Goodbye(code, reason)))
-            await self.close(code)
+            await self.close(int(code))  # daphne takes no enumeration
 
     async def push(self, frame: bytes) -> None:
         if not self.ended:

@@ -143,7 +143,9 @@ class Agent:
         goodbye = await self.hear()
         assert isinstance(goodbye, protocol.Goodbye)
         assert goodbye.code == code
-        assert await self.socket.receive_output(DEADLINE_SECONDS) == {"type": "websocket.close", "code": code}
+        closing = await self.socket.receive_output(DEADLINE_SECONDS)
+        assert closing == {"type": "websocket.close", "code": code}
+        assert type(closing["code"]) is int  # daphne breaks off at anything else
         return goodbye.reason
 
     async def leave(self) -> None:

@@ -130,6 +130,10 @@ class Journal:
         temporary.write_text(text)
         temporary.rename(self.folder / name)
 
+    def forget_token(self) -> None:
+        """The machine was removed from its cluster: it may join again."""
+        (self.folder / "token").unlink(missing_ok=True)
+
     def machine_id(self) -> str:
         known = self.read_text("machine-id")
         if not known:

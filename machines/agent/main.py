@@ -148,7 +148,7 @@ def _host_name() -> str:
 state_dir_option = click.option(
     "--state-dir",
     default=_default_state_dir,
-    type=click.Path(file_okay=False, path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path, resolve_path=True),
     help="What must outlive the agent (default: /var/lib/astra-agent, or ~/.local/state/astra-agent if not root).",
 )
 name_option = click.option("--name", default=_host_name, help="The machine's name (default: the host's).")

@@ -48,10 +48,12 @@ def test_pauses_between_tries_begin_short_and_grow_to_a_bound(console, longest):
 
 
 async def test_a_hello_declares_the_machine_and_its_token_goes_in_the_header(console, make_agent):
-    make_agent(runtime="simulated", simulate_gpus="2xH100-80GB", cpus=4, memory_bytes=1 << 34, labels={"pool": "a"})
+    what = {"cpus": 4, "memory_bytes": 1 << 34, "labels": {"pool": "a"}, "stop_grace_seconds": 7}
+    make_agent(runtime="simulated", simulate_gpus="2xH100-80GB", **what)
     await console.connected()
     hello = console.hellos[0]
     inventory = hello.inventory
+    assert hello.stop_grace_seconds == 7
     assert console.tokens == ["Bearer secret-token"]
     assert (inventory.runtime, inventory.cpu_milli, inventory.memory_bytes) == ("simulated", 4000, 1 << 34)
     assert [(gpu.index, gpu.model, gpu.memory_bytes, gpu.simulated) for gpu in inventory.gpus] == [
@@ -145,6 +147,7 @@ async def test_a_removed_machine_stops_its_workers_and_its_agent_ends(console, m
     assert await asyncio.to_thread(agent.process.wait, 30) == 0
     assert agent.processes_of(item) == []
     assert len(console.hellos) == 1
+    assert not (agent.state / "token").exists()  # so that it can join again
 
 
 async def test_old_output_is_dropped_and_the_gap_can_be_seen(console, make_agent):

@@ -1,15 +1,22 @@
 """A person at work: a whole console in real processes, and a real Chromium."""
 
+import os
 import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from tests.console import Console, running_console
+from tests.console import ROOT, Console, running_console
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 CHROMIUM = "/usr/bin/chromium"
@@ -298,12 +305,44 @@ def test_a_change_is_on_the_page_within_a_second_or_so(console: Console, page: P
     expect(state_of(page)).to_have_text("Cancelled", timeout=SLOW)
 
 
-def test_adding_a_machine_prints_the_command_once(console: Console, page: Page) -> None:
+def test_the_printed_command_joins_a_machine_which_may_be_removed_and_join_again(console: Console, page: Page) -> None:
+    name = socket.gethostname().partition(".")[0]
+    card = page.locator("article", has=page.get_by_role("heading", name=name, exact=True))
+    with tempfile.TemporaryDirectory(prefix="astra-joins-") as folder:
+        Path(folder).chmod(0o711)
+        for time_of_joining in ("first", "second"):
+            with joined(page, console, Path(folder)) as agent:
+                page.goto(f"{place(console)}/machines")
+                expect(card.locator(".state")).to_have_text("Ready", timeout=SLOW)
+                console.submit(f"there-{time_of_joining}", "true", node_selection={"names": [name]})
+                console.wait_for(f"there-{time_of_joining}", "Completed")
+                card.get_by_role("link", name="Remove").click()
+                page.get_by_role("dialog").get_by_role("textbox").fill(name)
+                page.get_by_role("button", name="Remove machine").click()
+                assert agent.wait(30) == 0
+
+
+@contextmanager
+def joined(page: Page, console: Console, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Somebody pastes what the page prints into a shell."""
     page.goto(f"{place(console)}/machines")
     page.get_by_role("link", name="Add a machine").click()
     page.get_by_role("button", name="Make the join command").click()
-    expect(page.locator("#join")).to_contain_text(f"astra-agent run --console {console.url}")
-    assert re.search(r"astra_join_\S{43}", page.locator("#join").inner_text())
+    command = page.locator("#join").inner_text()
+    assert re.search(r"astra_join_\S{43}", command)
+    installed = f'astra-agent() {{ {sys.executable} -m machines.agent.main "$@"; }}; umask 077'
+    agent = subprocess.Popen(
+        ["bash", "-c", f"{installed}\n{command} --runtime process --state-dir state"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    try:
+        yield agent
+    finally:
+        if agent.poll() is None:
+            os.killpg(agent.pid, signal.SIGTERM)
+            agent.wait()
 
 
 def test_a_token_made_in_the_console_opens_the_api(console: Console, page: Page) -> None:
