@@ -14,6 +14,9 @@ from astraconsole.tenancy.models import Membership, Organisation, Role, User, Wo
 from astraconsole.tenancy.services import authenticate_token, create_token
 from machines.models import Cluster, Namespace
 
+ORGANISATION = "demo"
+CLUSTER = "local"
+
 
 @dataclass(frozen=True)
 class Demo:
@@ -46,12 +49,12 @@ def ensure_demo(path: Path, now: datetime) -> Demo:
 
 
 def _workspace() -> Workspace:
-    organisation, _ = Organisation.objects.get_or_create(slug="demo", defaults={"name": "Demo"})
+    organisation, _ = Organisation.objects.get_or_create(slug=ORGANISATION, defaults={"name": "Demo"})
     return Workspace.objects.get_or_create(organisation=organisation, slug="default", defaults={"name": "Default"})[0]
 
 
 def _cluster(workspace: Workspace) -> Cluster:
-    cluster, _ = Cluster.objects.get_or_create(organisation=workspace.organisation, slug="local")
+    cluster, _ = Cluster.objects.get_or_create(organisation=workspace.organisation, slug=CLUSTER)
     Namespace.objects.get_or_create(workspace=workspace, cluster=cluster)
     return cluster
 

@@ -1,7 +1,9 @@
-"""The machine's own clock: seconds since boot, sleep included. It never jumps, and it outlives the agent's process."""
+"""The machine's own clock: seconds since boot, sleep included. It never jumps, and it outlives the agent's process.
+
+Standard library alone, and little of it: the keeper uses it too.
+"""
 
 import time
-from pathlib import Path
 
 
 def now() -> float:
@@ -10,4 +12,5 @@ def now() -> float:
 
 def boot_id() -> str:
     """Changes with each boot; tells whether a time kept on disk is still of this clock."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()

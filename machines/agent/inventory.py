@@ -9,19 +9,19 @@ import pynvml
 
 from machines.protocol import Gpu, Inventory
 
-UNITS = {"": 1} | {
-    letter + ending: 1024**power
-    for power, letter in enumerate("KMGT", start=1)
-    for ending in ("", "i", "B", "iB")  # 64G is 64 GiB, as everywhere in Astra
-}
+MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*(?:([kmgt])i?b?)?", re.ASCII | re.IGNORECASE)
+POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of `16Gi`, `16G` (binary) or a plain number of bytes. Raises ValueError with a sentence."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", text.strip())
-    if match is None or match[2] not in UNITS or float(match[1]) == 0:
+    """Bytes of `16Gi`, `16G` (binary) or a plain number of bytes. Raises ValueError with a sentence.
+
+    Read here because the console's parser is not where an agent is; a test holds the two together.
+    """
+    match = MEMORY.fullmatch(text.strip())
+    if match is None or float(match[1]) == 0:
         raise ValueError(f"not an amount of memory: {text} (examples: 16Gi, 512Mi)")
-    return int(float(match[1]) * UNITS[match[2]])
+    return int(float(match[1]) * 1024 ** POWERS[(match[2] or "").lower()])
 
 
 def simulated_gpus(text: str, machine_id: str) -> list[Gpu]:

@@ -22,6 +22,7 @@ import socket
 import sys
 from collections import deque
 
+from machines.agent.clock import now
 from machines.agent.keeper_link import Link, Message
 from machines.agent.processes import (
     MARK,
@@ -34,7 +35,6 @@ from machines.agent.processes import (
     end_line,
     find_program,
     members,
-    now,
     oom_kills,
     prctl,
     read_trace,

@@ -4,18 +4,12 @@ import contextlib
 import ctypes
 import os
 import signal
-import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 MARK = "ASTRA_ATTEMPT_UID"  # in every worker's environment: finds descendants that left its session
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
-
-
-def now() -> float:
-    """Seconds since the machine's boot, sleep included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def read(path: str, limit: int = 65536) -> bytes:

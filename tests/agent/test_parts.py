@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from machines.agent import inventory
 from machines.agent.cgroups import Cgroups, Limits
 from machines.agent.main import main
+from runs import units
 
 
 @pytest.mark.parametrize(
@@ -19,17 +20,20 @@ from machines.agent.main import main
         ("80GB", 80 << 30),
         ("512Mi", 512 << 20),
         ("1.5Gi", 3 << 29),
+        ("16gib", 16 << 30),
         ("1000", 1000),
     ],
 )
-def test_amounts_of_memory(text, expected):
-    assert inventory.parse_memory(text) == expected
+def test_amounts_of_memory_are_read_as_the_console_reads_them(text, expected):
+    assert inventory.parse_memory(text) == units.parse_memory(text, plain="bytes") == expected
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "-1Gi", "0", "16Xi", "1e3"])
-def test_a_bad_amount_of_memory_is_an_error(text):
+def test_a_bad_amount_of_memory_is_an_error_to_both(text):
     with pytest.raises(ValueError, match="not an amount of memory"):
         inventory.parse_memory(text)
+    with pytest.raises(ValueError, match="size"):
+        units.parse_memory(text, plain="bytes")
 
 
 def test_simulated_gpus_of_several_models_have_one_row_of_indexes():

@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
+from astraconsole.demo import CLUSTER, ORGANISATION
 from machines import services
 from machines.models import Machine
 from runs.models import Attempt
@@ -21,7 +22,8 @@ class Command(BaseCommand):
         parser.add_argument("--seconds", type=float, required=True, help="wait at most this long")
 
     def handle(self, *, machines: list[str], seconds: float, **options: Any) -> None:
-        ids = list(Machine.objects.filter(cluster__slug="local", name__in=machines).values_list("id", flat=True))
+        here = Machine.objects.filter(cluster__organisation__slug=ORGANISATION, cluster__slug=CLUSTER)
+        ids = list(here.filter(name__in=machines).values_list("id", flat=True))
         services.set_stopping(ids)  # committed first, so that nothing is placed behind the back of what follows
         lost.requeue_cluster_workers(ids, "Console stopped", timezone.now())
         deadline = time.monotonic() + seconds

@@ -10,12 +10,12 @@ import logging
 import os
 from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import aiodocker
 
 from machines.agent import clock
+from machines.agent.processes import born
 from machines.agent.runtimes import docker_request as request
 from machines.agent.runtimes.base import (
     Adoptable,
@@ -376,8 +376,5 @@ class _Image:
 
 def _started_at(pid: int) -> float:
     """When a process began, on the machine's own clock; now, if it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return clock.now()
-    return min(clock.now(), int(fields[19]) / os.sysconf("SC_CLK_TCK"))
+    ticks = born(pid)
+    return min(clock.now(), ticks / os.sysconf("SC_CLK_TCK")) if ticks else clock.now()

@@ -8,8 +8,7 @@ from machines.protocol import Gpu, Order
 
 LABEL = "astra"  # labels are astra.machine, astra.attempt, …
 LOG_FILE_BYTES = 128 * 1024**2
-LOG_FILES = 2
-ENGINE_LOG_BYTES = LOG_FILE_BYTES * LOG_FILES  # at most what the engine keeps of one attempt's output
+LOG_FILES = 2  # of the engine, for one attempt
 CPU_PERIOD_MICROSECONDS = 100_000
 CPU_QUOTA_MIN_MICROSECONDS = 1_000  # the kernel's least
 CPU_SHARES_PER_CORE = 1024
