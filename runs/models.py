@@ -71,6 +71,21 @@ class Run(models.Model):
         return self.reason
 
 
+class Stem(models.Model):
+    """A name that a run has to itself in its workspace and cluster until it is deleted: its own, and what its workers'
+    names begin with (`<run>-<group>`). Claimed at submit, so that workers planned later find their names free."""
+
+    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="+", db_index=False)
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="stems")
+    stem = models.CharField(max_length=115)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["namespace", "stem"], name="stem_unique")]
+
+    def __str__(self) -> str:
+        return self.stem
+
+
 class Worker(models.Model):
     """One process tree of a run. `stem` (`<run>` or `<run>-<group>`) and `rank` make its name."""
 
@@ -81,7 +96,7 @@ class Worker(models.Model):
     deleted = models.BooleanField(default=False)
     name = models.CharField(max_length=DNS_LABEL_MAX)
     group = models.CharField(max_length=RUN_NAME_MAX, blank=True)
-    rank = models.PositiveIntegerField()  # within the run: RANK; array index for arrays
+    rank = models.PositiveIntegerField()  # within the run, over all groups: RANK; array index for arrays
     cpu_milli = models.PositiveBigIntegerField(default=0)
     memory_bytes = models.PositiveBigIntegerField(default=0)
     node_fraction = models.FloatField(null=True, blank=True)

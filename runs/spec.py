@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic import ValidationError as ShapeError
 
 from astraconsole.errors import NameNotDnsSafe, UnknownField, ValidationError
+from runs.names import stem
 from runs.spec_fields import (
     AbsolutePath,
     Argument,
@@ -238,6 +239,22 @@ class RunSpec(Part):
         if self.node_selection is not None and self.node_selection.count is not None:
             return self.node_selection.count
         return sum(group.count for group in self.worker_groups) or None
+
+    @property
+    def gpus(self) -> int:
+        """Of all its workers. A group's own count adds to the run's, which the groups without one share."""
+        own = [group.task_template.requested_resources for group in self.worker_groups]
+        shared = self.task_template.requested_resources.gpus if None in own or not own else 0
+        return shared + sum(resources.gpus for resources in own if resources is not None)
+
+    @property
+    def templates(self) -> list[TaskTemplate]:
+        """What its workers are started from: one for each group, or the run's alone."""
+        return [template_of(self, group.name) for group in self.worker_groups] or [self.task_template]
+
+    def stems(self, name: str) -> list[str]:
+        """What a run of this name lays claim to: its name, and what its workers' names begin with."""
+        return sorted({name, *(stem(name, group.name) for group in self.worker_groups)})
 
     def stored(self) -> dict[str, Any]:
         """As JSON, normalised: fields that were not given are left out."""

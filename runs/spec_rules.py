@@ -18,7 +18,6 @@ ARGV_MAX = 1024 * 1024  # bytes of arguments and environment together: half of w
 _KEY_SHOWN = 100
 
 TEMPLATE = "spec.task_template"
-RESOURCES = f"{TEMPLATE}.requested_resources"
 FORMS = {"cpu_cores": "cpu_cores and memory_bytes", "memory_bytes": "cpu_cores and memory_bytes"} | {
     name: name for name in ("per_gpu", "node_fraction")
 }
@@ -31,12 +30,12 @@ class NotYet(NamedTuple):
     rule: str
 
 
-# Known to this API, without behaviour so far. Building one of these deletes its row.
+# Known to this API, without behaviour so far. Building one of these deletes its row. What stands under the template is
+# refused in the overrides of worker groups as well.
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("spec.start", "Gang", "starting all workers together does not work yet: use Independent"),
     NotYet("spec.on_failure", "RestartJob", "restarting all workers does not work yet: use RestartTask or FailJob"),
     NotYet("spec.lifetime", "Service", "services do not work yet: use Batch"),
-    NotYet("spec.worker_groups", None, "worker groups do not work yet: use machines, node_selection.count or array"),
     NotYet("spec.code", None, "sending code with a run does not work yet: put it into the image"),
     NotYet("spec.engine", None, "serving a model beside a run does not work yet"),
     NotYet(f"{TEMPLATE}.registry_secret_ref", None, "registry credentials do not work yet"),
@@ -173,14 +172,35 @@ def broken_rules(body: object, console: bool, findings: Findings) -> None:
     if isinstance(name, str):
         for fault in name_faults(name, console):
             findings.breaks("metadata.name", fault)
-    _resource_form(body, findings)
     _worker_sources(body, findings)
-    _template_sizes(body, findings)
-    _probe_forms(body, findings)
+    for path, template in _templates(body):
+        _resource_form(f"{path}.requested_resources", template.get("requested_resources"), findings)
+        _template_size(path, template, _object(given(body, TEMPLATE)), findings)
+        _probe_forms(path, template, findings)
     for row in NOT_YET:
-        value = given(body, row.path)
-        if value == row.value if row.value is not None else value not in (None, [], {}, ""):
-            findings.breaks(row.path, row.rule)
+        for path, value in _values_at(body, row.path):
+            if value == row.value if row.value is not None else value not in (None, [], {}, ""):
+                findings.breaks(path, row.rule)
+
+
+def _templates(body: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(path, raw value) of the run's template and of each group's overrides; what is malformed is left to the shape."""
+    template = given(body, TEMPLATE)
+    if isinstance(template, dict):
+        yield TEMPLATE, template
+    for index, group in enumerate(_list(given(body, "spec.worker_groups"))):
+        overrides = given(group, "task_template")
+        if isinstance(overrides, dict):
+            yield f"spec.worker_groups[{index}].task_template", overrides
+
+
+def _values_at(body: object, path: str) -> Iterator[tuple[str, Any]]:
+    """(path, raw value) of a field; of one of the template, in the run's and in each group's."""
+    name = path.removeprefix(f"{TEMPLATE}.")
+    if name == path:
+        yield path, given(body, path)
+    else:
+        yield from ((f"{where}.{name}", template.get(name)) for where, template in _templates(body))
 
 
 def given(body: object, path: str) -> Any:
@@ -192,24 +212,21 @@ def given(body: object, path: str) -> Any:
     return body
 
 
-def _resource_form(body: object, findings: Findings) -> None:
-    resources = given(body, RESOURCES)
+def _resource_form(path: str, resources: object, findings: Findings) -> None:
     if not isinstance(resources, dict):
         return  # missing or malformed: the shape says so
     forms = list(dict.fromkeys(form for name, form in FORMS.items() if resources.get(name) is not None))
     if not forms:
-        findings.breaks(
-            RESOURCES, "must state CPU and memory: cpu_cores and memory_bytes, or per_gpu, or node_fraction"
-        )
+        findings.breaks(path, "must state CPU and memory: cpu_cores and memory_bytes, or per_gpu, or node_fraction")
     elif len(forms) > 1:
-        findings.breaks(RESOURCES, f"must have exactly one form, and has {' and '.join(forms)}")
+        findings.breaks(path, f"must have exactly one form, and has {' and '.join(forms)}")
     for name, other in (("cpu_cores", "memory_bytes"), ("memory_bytes", "cpu_cores")):
         if resources.get(other) is not None and resources.get(name) is None:
-            findings.breaks(f"{RESOURCES}.{name}", f"is required with {other}")
+            findings.breaks(f"{path}.{name}", f"is required with {other}")
     if resources.get("per_gpu") is not None and resources.get("gpu_requests") is None:
-        findings.breaks(f"{RESOURCES}.per_gpu", "needs gpu_requests.count")
+        findings.breaks(f"{path}.per_gpu", "needs gpu_requests.count")
     if resources.get("node_fraction") is not None and resources.get("cpu_burst") is True:
-        findings.breaks(f"{RESOURCES}.cpu_burst", "has no meaning with node_fraction: such a worker has no CPU limit")
+        findings.breaks(f"{path}.cpu_burst", "has no meaning with node_fraction: such a worker has no CPU limit")
 
 
 def _worker_sources(body: object, findings: Findings) -> None:
@@ -226,24 +243,24 @@ def _worker_sources(body: object, findings: Findings) -> None:
         findings.breaks("spec.worker_groups", f"must have at most {WORKERS_MAX} workers together")
 
 
-def _template_sizes(body: object, findings: Findings) -> None:
-    env, args = given(body, f"{TEMPLATE}.env"), _list(given(body, f"{TEMPLATE}.args"))
+def _template_size(path: str, template: dict[str, Any], base: dict[str, Any], findings: Findings) -> None:
+    """With what a group takes over from the run's template, `base`."""
+    args = _list(template.get("args", base.get("args")))
+    env = {**_object(base.get("env")), **_object(template.get("env"))}
     texts = [text for text in args if isinstance(text, str)]
-    if isinstance(env, dict):
-        texts += [f"{name}={text}" for name, text in env.items() if isinstance(text, str)]
+    texts += [f"{name}={text}" for name, text in env.items() if isinstance(text, str)]
     if sum(len(text.encode()) + 1 for text in texts) > ARGV_MAX:
-        findings.breaks(TEMPLATE, f"has arguments and environment of more than {ARGV_MAX} bytes together")
+        findings.breaks(path, f"has arguments and environment of more than {ARGV_MAX} bytes together")
 
 
-def _probe_forms(body: object, findings: Findings) -> None:
+def _probe_forms(path: str, template: dict[str, Any], findings: Findings) -> None:
     for kind in ("startup", "readiness", "liveness"):
-        path = f"{TEMPLATE}.probes.{kind}"
-        probe = given(body, path)
+        probe = given(template, f"probes.{kind}")
         if isinstance(probe, dict) and (probe.get("exec") is None) == (probe.get("http") is None):
-            findings.breaks(path, "must have exactly one of exec and http")
-    for index, secret in enumerate(_list(given(body, f"{TEMPLATE}.secret_refs"))):
+            findings.breaks(f"{path}.probes.{kind}", "must have exactly one of exec and http")
+    for index, secret in enumerate(_list(template.get("secret_refs"))):
         if isinstance(secret, dict) and not secret.get("env_vars") and secret.get("mount_path") is None:
-            findings.breaks(f"{TEMPLATE}.secret_refs[{index}]", "needs env_vars or mount_path")
+            findings.breaks(f"{path}.secret_refs[{index}]", "needs env_vars or mount_path")
 
 
 def unsafe_names(body: object, findings: Findings) -> None:
@@ -272,6 +289,10 @@ def _stems(body: object) -> Iterator[tuple[str, str, int]]:
 
 def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _count(value: object) -> int:

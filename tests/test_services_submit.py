@@ -131,16 +131,6 @@ def test_an_array_of_a_thousand_costs_as_many_statements_as_a_single_run() -> No
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_run_whose_worker_would_share_a_name_is_refused_whole_and_names_the_clash() -> None:
-    editor = make.access(make.workspace())
-    east = make.cluster(editor.workspace)
-    make.submit(editor, east, "llama").workers.update(name="ddp-1")  # as a group of workers could be named
-    with pytest.raises(JobAlreadyExists, match="its worker ddp-1 would share the name of a worker of the run llama"):
-        make.submit(editor, east, "ddp", array={"count": 3})
-    assert [run.name for run in Run.objects.all()] == ["llama"]
-
-
-@pytest.mark.django_db(transaction=True)
 def test_of_runs_submitted_at_once_under_one_name_exactly_one_is_accepted() -> None:
     editor = make.access(make.workspace())
     east = make.cluster(editor.workspace)

@@ -260,7 +260,6 @@ NOT_YET_VALUES: dict[str, Any] = {
     "spec.start": "Gang",
     "spec.on_failure": "RestartJob",
     "spec.lifetime": "Service",
-    "spec.worker_groups": [{"name": "ps", "count": 1, "task_template": {"env": {"A": "1"}}}],
     "spec.code": base64.b64encode(b"\x1f\x8b packed").decode(),
     "spec.engine": {"model": "llama"},
     "spec.task_template.registry_secret_ref": {"external_secret_name": "registry-login"},
@@ -277,6 +276,39 @@ def test_a_field_without_behaviour_is_refused_with_its_rule_and_nothing_else(row
     assert isinstance(error, ValidationError)
     assert error.detail == [{"field": row.path, "rule": row.rule}]
     assert "not work yet" in row.rule
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in NOT_YET if row.path.startswith("spec.task_template.")], ids=lambda r: r.path
+)
+def test_a_group_cannot_ask_for_what_the_run_cannot(row: Any) -> None:
+    overrides = {row.path.removeprefix("spec.task_template."): NOT_YET_VALUES[row.path]}
+    groups = [{"name": "a", "count": 1}, {"name": "b", "count": 1, "task_template": overrides}]
+    path = row.path.replace("spec.task_template", "spec.worker_groups[1].task_template")
+    assert refusal(body(("spec.worker_groups", groups))).detail == [{"field": path, "rule": row.rule}]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "field"),
+    [
+        ({"requested_resources": {"cpu_cores": 1}}, "requested_resources.memory_bytes"),
+        ({"requested_resources": {}}, "requested_resources"),
+        ({"requested_resources": {"per_gpu": {"cpu_cores": 1, "memory_bytes": 2**30}}}, "requested_resources.per_gpu"),
+        ({"args": ["x" * 131_000] * 9}, ""),
+        ({"env": {f"E{number}": "x" * 131_000 for number in range(9)}}, ""),
+    ],
+)
+def test_a_groups_overrides_follow_the_templates_rules(overrides: Any, field: str) -> None:
+    groups = [{"name": "a", "count": 1, "task_template": overrides}]
+    path = "spec.worker_groups[0].task_template" + (f".{field}" if field else "")
+    assert fields(refusal(body(("spec.worker_groups", groups)))) == [path]
+
+
+def test_what_a_group_takes_over_counts_towards_its_size() -> None:
+    half = {f"E{number}": "x" * 131_000 for number in range(5)}
+    groups = [{"name": "a", "count": 1, "task_template": {"args": ["x" * 131_000] * 5}}]
+    error = refusal(body(("spec.task_template.env", half), ("spec.worker_groups", groups)))
+    assert fields(error) == ["spec.worker_groups[0].task_template"]
 
 
 @pytest.mark.parametrize(
@@ -318,7 +350,19 @@ def test_a_name_that_is_no_host_name_has_its_own_code() -> None:
 
 def test_a_group_that_makes_a_workers_name_too_long_is_named() -> None:
     error = refusal(body(("metadata.name", "x" * 57), ("spec.worker_groups", [{"name": "server", "count": 1}])))
-    assert "spec.worker_groups[0].name" in fields(error)
+    assert isinstance(error, NameNotDnsSafe)
+    assert fields(error) == ["spec.worker_groups[0].name"]
+
+
+@pytest.mark.parametrize(("count", "fits"), [(10, True), (11, False)])
+def test_a_groups_highest_rank_decides_whether_its_names_fit(count: int, fits: bool) -> None:
+    """52 + 1 + 8 + 1 + the rank's digits: 63 at most."""
+    groups = [{"name": "a" * 8, "count": count}]
+    asked = body(("metadata.name", "x" * 52), ("spec.worker_groups", groups))
+    if fits:
+        parse_run(asked)
+    else:
+        assert isinstance(refusal(asked), NameNotDnsSafe)
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\ud800", "ok\udfff"])

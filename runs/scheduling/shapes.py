@@ -85,7 +85,8 @@ def _grouped_workers(spec: RunSpec, name: str) -> list[WorkerShape] | Refusal:
         resources = template_of(spec, group.name).requested_resources
         count = inheriting if group.task_template.requested_resources is None else group.count
         if resources.gpus % count:
-            return Refusal("plan_uneven", {"gpus": resources.gpus, "count": count, "over": "workers"})
+            over = "workers" if count != group.count else f"workers of the group {group.name}"
+            return Refusal("plan_uneven", {"gpus": resources.gpus, "count": count, "over": over})
         first = len(shapes)
         shapes += [
             _shape(resources, name, group.name, rank, first + rank, resources.gpus // count)

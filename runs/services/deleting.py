@@ -34,4 +34,4 @@ def delete_run(access: Access, run: Run, now: datetime) -> None:
             batch.forget(attempt)
         batch.derive(locked_run, access.actor, now)
         batch.note_run(locked_run, reason, access.actor, now)
-        writes.free_worker_names(run.id)
+        writes.free_names(run.id)

@@ -11,7 +11,7 @@ from astraconsole.errors import JobAlreadyExists, NotFound, PriorityNotAllowed
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from machines.models import Cluster, Namespace
-from runs.models import Run, Worker
+from runs.models import Run, Stem
 from runs.scheduling.load import load_inventory
 from runs.scheduling.planner import make_plan
 from runs.scheduling.shapes import constraints_of, plan_workers
@@ -49,7 +49,7 @@ def submit_run(access: Access, cluster_slug: str, request: RunRequest, now: date
     shapes: Sequence[WorkerShape] = [] if isinstance(planned, Refusal) else planned
     refusal = planned if isinstance(planned, Refusal) else never(request.spec, shapes, inventory, namespace.pools)
     run = _new_run(access, namespace, request, refusal, now)
-    _insert(run, shapes, access.actor)
+    _insert(run, request.spec.stems(run.name), shapes, access.actor)
     return run
 
 
@@ -104,7 +104,7 @@ def _new_run(access: Access, namespace: Namespace, request: RunRequest, refusal:
         labels=request.metadata.labels,
         spec=spec.stored(),
         priority=spec.priority,
-        gpus=spec.task_template.requested_resources.gpus,
+        gpus=spec.gpus,
         gang=spec.effective_start == "Gang",
         on_failure=spec.effective_on_failure,
         created_by=access.user,
@@ -117,11 +117,11 @@ def _new_run(access: Access, namespace: Namespace, request: RunRequest, refusal:
     )
 
 
-def _insert(run: Run, shapes: Sequence[WorkerShape], actor: str) -> None:
+def _insert(run: Run, stems: Sequence[str], shapes: Sequence[WorkerShape], actor: str) -> None:
     try:
-        run.id = writes.insert_run(run, shapes, actor)
-    except IntegrityError as error:
-        raise _taken_by(run, shapes) or error from error
+        run.id = writes.insert_run(run, stems, shapes, actor)
+    except IntegrityError:
+        raise _clash(run, stems) from None
     if run.id is None:
         raise JobAlreadyExists(
             f"a run named {run.name} already exists on {run.namespace.cluster}: delete it or pick another name"
@@ -130,11 +130,12 @@ def _insert(run: Run, shapes: Sequence[WorkerShape], actor: str) -> None:
     events.runs_changed(run.workspace_id, [run.uid])
 
 
-def _taken_by(run: Run, shapes: Sequence[WorkerShape]) -> JobAlreadyExists | None:
-    names = [shape.name for shape in shapes]
-    taken = (
-        Worker.objects.filter(namespace=run.namespace_id, deleted=False, name__in=names).select_related("run").first()
-    )
-    if taken is None:
-        return None
-    return JobAlreadyExists(f"its worker {taken.name} would share the name of a worker of the run {taken.run.name}")
+def _clash(run: Run, stems: Sequence[str]) -> JobAlreadyExists:
+    """Workers' names are stems and ranks, so two runs' can only be equal where their stems are."""
+    taken = Stem.objects.filter(namespace=run.namespace_id, stem__in=stems).select_related("run").order_by("stem")
+    found = taken.first()
+    if found is None:
+        return JobAlreadyExists(f"the run's names were another's until just now: submit {run.name} again")
+    owner = found.run.name
+    whose = "a run of that name" if found.stem == owner else f"the run {owner}, whose workers are called {found.stem}-…"
+    return JobAlreadyExists(f"the name {found.stem} is taken by {whose}: pick another name for the run or its group")

@@ -129,9 +129,11 @@ _WITH_WORKERS = """
 """
 
 
-def insert_run(run: Run, shapes: Sequence[WorkerShape], actor: str) -> int | None:
-    """A run, its workers and the beginnings of their histories: one statement, a transaction of its own. None when the
-    run's name is taken. Raises IntegrityError when a worker's is."""
+def insert_run(run: Run, stems: Sequence[str], shapes: Sequence[WorkerShape], actor: str) -> int | None:
+    """A run, its names, its workers and the beginnings of their histories: one statement, a transaction of its own.
+    None when the run's name is another run's. Raises IntegrityError when one of the stems is taken otherwise.
+
+    `stems`: in order, so that two that clash in several do not wait for each other."""
     with connection.cursor() as cursor:
         cursor.execute(
             f"""
@@ -145,6 +147,9 @@ def insert_run(run: Run, shapes: Sequence[WorkerShape], actor: str) -> int | Non
             recorded AS (
                 INSERT INTO runs_transition (run_id, state, reason, actor, at)
                 SELECT id, 'Pending', reason, %s, at FROM made),
+            claimed AS (
+                INSERT INTO runs_stem (namespace_id, run_id, stem)
+                SELECT namespace_id, id, unnest(%s::text[]) FROM made),
             {_WITH_WORKERS}
             SELECT id FROM made
             """,
@@ -152,7 +157,7 @@ def insert_run(run: Run, shapes: Sequence[WorkerShape], actor: str) -> int | Non
                 run.uid, run.namespace_id, run.workspace_id, run.name, json.dumps(run.labels), json.dumps(run.spec),
                 run.spec_version, run.priority, run.gpus, run.gang, run.on_failure, run.created_by_id, run.created_at,
                 run.changed_at, run.queued_at, run.state, run.reason, run.pending_code,
-                json.dumps(run.pending_numbers), actor, _json(shapes), actor,
+                json.dumps(run.pending_numbers), actor, list(stems), _json(shapes), actor,
             ],
         )  # fmt: skip
         found = cursor.fetchone()
@@ -160,7 +165,7 @@ def insert_run(run: Run, shapes: Sequence[WorkerShape], actor: str) -> int | Non
 
 
 def insert_workers(run_id: int, shapes: Sequence[WorkerShape], reason: str, actor: str, at: datetime) -> None:
-    """Workers and the beginnings of their histories. Raises IntegrityError when a name is taken."""
+    """Workers and the beginnings of their histories. Their names are free: the run has claimed their stems."""
     _execute(
         f"""
         WITH made AS (SELECT id, namespace_id, %s AS reason, %s::timestamptz AS at FROM runs_run WHERE id = %s),
@@ -177,8 +182,10 @@ def delete_workers(run_id: int) -> None:
     _execute("DELETE FROM runs_worker WHERE run_id = %s", [run_id])
 
 
-def free_worker_names(run_id: int) -> None:
+def free_names(run_id: int) -> None:
+    """Of a run that is deleted, and of its workers."""
     _execute("UPDATE runs_worker SET deleted = true WHERE run_id = %s", [run_id])
+    _execute("DELETE FROM runs_stem WHERE run_id = %s", [run_id])
 
 
 def update_pending(items: Sequence[tuple[int, str, Numbers]]) -> None:

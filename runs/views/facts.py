@@ -51,7 +51,7 @@ def readout(run: "Run", spec: RunSpec, counts: Mapping[str, int], places: Sequen
     """`counts`: its workers by state. `places`: where they are, or were."""
     shown = [place for place in places if place.live] or places
     began = [place.since for place in places if place.live and place.since is not None]
-    limit = spec.task_template.time_limit_seconds
+    limit = _common_limit(spec)
     ended = run.state in RUN_ENDED
     return Readout(
         running=counts.get(WorkerState.RUNNING, 0),
@@ -68,8 +68,15 @@ def readout(run: "Run", spec: RunSpec, counts: Mapping[str, int], places: Sequen
     )
 
 
+def _common_limit(spec: RunSpec) -> int | None:
+    """The time limit of its workers; None where there is none, or groups differ: their workers' pages tell theirs."""
+    limits = {template.time_limit_seconds for template in spec.templates}
+    return limits.pop() if len(limits) == 1 else None
+
+
 def _when_it_fails(spec: RunSpec) -> str:
-    never = spec.task_template.restart_policy == "Never" and spec.effective_on_failure == "RestartTask"
+    never = all(template.restart_policy == "Never" for template in spec.templates)
+    never = never and spec.effective_on_failure == "RestartTask"
     return "no restart" if never else FAILS[spec.effective_on_failure]
 
 

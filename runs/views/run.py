@@ -47,7 +47,7 @@ def _head(run: "Run") -> dict[str, Any]:
     looping, loops = (None, 0) if ended else queries.loops_of(run, facts.LOOPS_FROM)
     return {
         "spec": spec,
-        "image": spec.task_template.image,
+        "image": ", ".join(dict.fromkeys(template.image for template in spec.templates)),
         "ended": ended,
         "readout": facts.readout(run, spec, counts, queries.places_of(run), timezone.now()),
         "sentence": _sentence(run, failed),
