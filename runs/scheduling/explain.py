@@ -17,6 +17,11 @@ def sentence(code: str, numbers: Numbers) -> str:
     return SENTENCES[code](numbers)
 
 
+def is_for_good(code: str) -> bool:
+    """Whether no waiting would lift the refusal: only other machines, or another request."""
+    return code.startswith(("never_", "plan_"))
+
+
 def machine_sentence(code: str, numbers: Numbers) -> str:
     """Why machines refuse, for the table of machines: `only 2 of 8 GPUs free`."""
     return MACHINE_SENTENCES[code](numbers)

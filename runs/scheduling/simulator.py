@@ -6,6 +6,7 @@ from statistics import mean, median
 
 import msgspec
 
+from runs.scheduling.explain import is_for_good
 from runs.scheduling.planner import make_plan
 from runs.scheduling.types import Ask, Hold, MachineView, NamespaceView, Plan, Snapshot, WaitingRun, WaitingWorker
 
@@ -92,7 +93,7 @@ class _World:
             self.started[number] = self.now
             heapq.heappush(self._ends, (self.now + self.jobs[number].duration, number))
         for number, refusal in plan.refusals.items():
-            if refusal.code.startswith("never_"):
+            if is_for_good(refusal.code):
                 del self._waiting[number]
 
 

@@ -12,6 +12,7 @@ from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from machines.models import Cluster, Namespace
 from runs.models import Run, Stem
+from runs.scheduling.explain import is_for_good
 from runs.scheduling.load import load_inventory
 from runs.scheduling.planner import make_plan
 from runs.scheduling.shapes import constraints_of, plan_workers
@@ -28,8 +29,6 @@ from runs.scheduling.types import (
 from runs.services import writes
 from runs.spec import RunRequest, RunSpec
 from runs.state_machine import CREATED
-
-NEVER = ("never_", "plan_")  # how the codes of refusals begin that no waiting would lift
 
 
 def submit_run(access: Access, cluster_slug: str, request: RunRequest, now: datetime) -> Run:
@@ -81,7 +80,7 @@ def never(
     alone = WaitingRun(id=0, namespace_id=0, queued_at=0, workers=tuple(workers), distinct_machines=distinct)
     snapshot = Snapshot(machines=tuple(inventory), namespaces=(NamespaceView(id=0),), waiting=(alone,))
     refusal = make_plan(snapshot, 0).refusals.get(0)
-    return refusal if refusal is not None and refusal.code.startswith(NEVER) else None
+    return refusal if refusal is not None and is_for_good(refusal.code) else None
 
 
 def _ask(spec: RunSpec, shape: WorkerShape, pools: Sequence[str]) -> Ask:

@@ -12,8 +12,8 @@ from django.views.decorators.http import require_GET
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from runs import queries, sentences
+from runs.scheduling.explain import is_for_good
 from runs.scheduling.pending import pending_details
-from runs.services.submit import NEVER
 from runs.spec import load_spec
 from runs.state_machine import RUN_ENDED, RunState, WorkerState
 from runs.views import facts
@@ -66,7 +66,7 @@ def _waiting(run: "Run") -> dict[str, Any]:
     starts_by = details["starts_by"] if details else None
     return {
         "waiting": details,
-        "never": details is not None and details["code"].startswith(NEVER),
+        "never": details is not None and is_for_good(details["code"]),
         "starts_by": starts_by and datetime.fromtimestamp(starts_by, UTC),
     }
 
