@@ -11,7 +11,8 @@ setup: .venv/requirements.installed
 # `compat` is a plain path entry: the default, an import hook, costs every start of Python 17 ms.
 .venv/requirements.installed: requirements.txt pyproject.toml
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or later is needed (PYTHON=… names one)")'
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/pip || $(PYTHON) -m venv --clear .venv
+	@echo 'Installing what requirements.txt names: a minute or two the first time'
 	$(BIN)/pip install --quiet --requirement requirements.txt
 	$(BIN)/pip install --quiet --no-deps --no-build-isolation --config-settings editable_mode=compat --editable .
 	touch $@

@@ -15,7 +15,7 @@ REQUIRE_ALL = os.environ.get("REQUIRE_ALL") == "1"
 def _no_engine() -> str:
     if os.geteuid() != 0:
         return "a Docker Engine of the tests' own can only be started by root"
-    missing = [name for name in ("dockerd", "busybox") if shutil.which(name) is None]
+    missing = [name for name in ("dockerd", "docker", "busybox") if shutil.which(name) is None]
     return f"not installed: {', '.join(missing)} (see tests/install)" if missing else ""
 
 

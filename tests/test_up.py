@@ -88,7 +88,7 @@ def test_a_data_folder_that_cannot_be_written_is_refused_in_one_line() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--port", "0"), "--port"),
+        (("--port", "0"), "not a port (1 to 65535): 0"),
         (("--port", "http"), "--port"),
         (("--machines", "-1"), "--machines"),
         (("--machine-cpus", "0"), "--machine-cpus"),

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Command(BaseCommand):
 
 def _port(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 65535:
-        raise ValueError(text)
+        raise ArgumentTypeError(f"not a port (1 to 65535): {text}")
     return int(text)
 
 
