@@ -10,7 +10,8 @@ from django.db import transaction
 
 from astraconsole.errors import Unauthenticated
 from astraconsole.private_files import write_private
-from astraconsole.tenancy.models import Membership, Organisation, Role, User, Workspace
+from astraconsole.tenancy.models import Membership, Organisation, User, Workspace
+from astraconsole.tenancy.permissions import Role
 from astraconsole.tenancy.services import authenticate_token, create_token
 from machines.models import Cluster, Namespace
 

@@ -46,10 +46,6 @@ def machine_group(machine_uid: UUID) -> str:
     return f"machine.{machine_uid.hex}"
 
 
-def cluster_group(cluster_id: int) -> str:
-    return f"cluster.{cluster_id}"
-
-
 def runs_changed(workspace_id: int, run_uids: Iterable[UUID]) -> None:
     """Tell the pages of these runs, and of their workspace, once the transaction has committed."""
     messages = [(run_group(uid), {"type": "run.changed", "run": uid.hex}) for uid in run_uids]
@@ -57,8 +53,28 @@ def runs_changed(workspace_id: int, run_uids: Iterable[UUID]) -> None:
     transaction.on_commit(lambda: send_groups(messages))
 
 
+def send_group(group: str, message: dict[str, Any]) -> None:
+    send_groups([(group, message)])
+
+
+def send_groups(messages: Iterable[tuple[str, dict[str, Any]]]) -> None:
+    """From synchronous code: publish to groups of the channel layer, all in one round trip; never raises for Redis.
+
+    The layer itself publishes one message a round trip, on an event loop, which costs a busy worker ten times as much;
+    so what `RedisPubSubChannelLayer.group_send` writes is written here, and a test holds the two together.
+    """
+    layer = get_channel_layer()
+    pipeline = _redis.pipeline(transaction=False)
+    for group, message in messages:
+        pipeline.publish(f"{settings.CHANNEL_PREFIX}__group__{group}", layer.serialize(message))
+    try:
+        pipeline.execute()
+    except redis.RedisError as error:
+        log.warning("Hints were not sent: %s", error)
+
+
 def wake(what: str, cluster_id: int) -> None:
-    """On commit: count one wake of `what` ("schedule", "reports") for a cluster and see that a task will look.
+    """On commit: count one wake of `what` (of WOKEN_TASKS) for a cluster and see that a task will look.
 
     A wake that is lost (Redis away or flushed) is found by the periodic tick.
     """
@@ -139,28 +155,3 @@ def _claim_queued(what: str, cluster_id: int) -> bool:
         return bool(_redis.set(_queued(what, cluster_id), 1, nx=True, ex=QUEUED_SECONDS))
     except redis.RedisError:
         return False
-
-
-def machines_changed(cluster_id: int) -> None:
-    """Tell the pages that show a cluster's machines, once the transaction has committed."""
-    transaction.on_commit(lambda: send_group(cluster_group(cluster_id), {"type": "machines.changed"}))
-
-
-def send_group(group: str, message: dict[str, Any]) -> None:
-    send_groups([(group, message)])
-
-
-def send_groups(messages: Iterable[tuple[str, dict[str, Any]]]) -> None:
-    """From synchronous code: publish to groups of the channel layer, all in one round trip; never raises for Redis.
-
-    The layer itself publishes one message a round trip, on an event loop, which costs a busy worker ten times as much;
-    so what `RedisPubSubChannelLayer.group_send` writes is written here, and a test holds the two together.
-    """
-    layer = get_channel_layer()
-    pipeline = _redis.pipeline(transaction=False)
-    for group, message in messages:
-        pipeline.publish(f"{settings.CHANNEL_PREFIX}__group__{group}", layer.serialize(message))
-    try:
-        pipeline.execute()
-    except redis.RedisError as error:
-        log.warning("Hints were not sent: %s", error)

@@ -81,7 +81,7 @@ def connected(arrivals: Sequence[Arrival]) -> list[Greeting | None]:
         _take_hello(machines[arrival.machine_id], arrival)
     _write_hellos(machines.values())
     _take_gpus({arrival.machine_id: arrival.hello.inventory.gpus for arrival in greeted})
-    _announce({machine.cluster_id for machine in machines.values()})
+    _wake_schedulers({machine.cluster_id for machine in machines.values()})
     sets = dispatch.sets(machines)
     answers = {pk: Greeting(protocol.encode(_welcome(machines[pk])), sets[pk].frame) for pk in machines}
     return [answers.get(arrival.machine_id) for arrival in arrivals]
@@ -168,13 +168,12 @@ def disconnected(gone: Sequence[tuple[int, str]]) -> list[None]:
             UPDATE machines_machine m SET connection = '' FROM gone WHERE m.id = gone.id RETURNING m.cluster_id""",
             [[machine_id for machine_id, _ in gone], [connection_id for _, connection_id in gone]],
         )
-        _announce({cluster_id for (cluster_id,) in cursor.fetchall()})
+        _wake_schedulers({cluster_id for (cluster_id,) in cursor.fetchall()})
     return [None] * len(gone)
 
 
-def _announce(cluster_ids: Iterable[int]) -> None:
+def _wake_schedulers(cluster_ids: Iterable[int]) -> None:
     for cluster_id in cluster_ids:
-        events.machines_changed(cluster_id)
         events.wake("schedule", cluster_id)
 
 

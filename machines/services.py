@@ -102,7 +102,6 @@ def join(token: str, request: JoinRequest, now: datetime) -> JoinAnswer:
     join_token.used_at = now
     join_token.machine = machine
     join_token.save(update_fields=["used_at", "machine"])
-    events.machines_changed(machine.cluster_id)
     return JoinAnswer(machine=machine.name, token=secret, console=join_token.cluster.uid.hex)
 
 
@@ -194,12 +193,11 @@ def _change_one(machine: Machine, **columns: object) -> None:
 
 @transaction.atomic
 def _change(machine_ids: Collection[int], states: Collection[MachineState], **columns: object) -> list[int]:
-    """Write columns of those machines that are in one of `states`, in id order; tell pages and scheduler. Their ids."""
+    """Write columns of those machines that are in one of `states`, in id order; wake the scheduler. Their ids."""
     machines = Machine.objects.select_for_update(no_key=True).filter(pk__in=machine_ids, state__in=states)
     cluster_of = dict(machines.order_by("pk").values_list("pk", "cluster_id"))
     Machine.objects.filter(pk__in=cluster_of).update(**columns)
     for cluster_id in set(cluster_of.values()):
-        events.machines_changed(cluster_id)
         events.wake("schedule", cluster_id)
     return list(cluster_of)
 

@@ -2,9 +2,7 @@
 
 from django import forms
 
-from astraconsole.tenancy.permissions import Role
-
-ROLES = [(role.value, role.value.capitalize()) for role in Role]
+from astraconsole.tenancy.permissions import ROLE_CHOICES, Role
 
 
 class TokenForm(forms.Form):
@@ -13,8 +11,8 @@ class TokenForm(forms.Form):
 
 class MemberForm(forms.Form):
     who = forms.CharField(max_length=254, label="User name or e-mail")
-    role = forms.TypedChoiceField(choices=ROLES, coerce=Role, initial=Role.EDITOR, label="Role")
+    role = forms.TypedChoiceField(choices=ROLE_CHOICES, coerce=Role, initial=Role.EDITOR, label="Role")
 
 
 class RoleForm(forms.Form):
-    role = forms.TypedChoiceField(choices=ROLES, coerce=Role, label="Role")
+    role = forms.TypedChoiceField(choices=ROLE_CHOICES, coerce=Role, label="Role")

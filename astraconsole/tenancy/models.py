@@ -3,7 +3,7 @@
 from django.contrib.auth.models import AbstractUser
 from django.db import models
 
-from astraconsole.tenancy.permissions import Role
+from astraconsole.tenancy.permissions import ROLE_CHOICES
 
 
 class User(AbstractUser):
@@ -35,7 +35,7 @@ class Workspace(models.Model):
 class Membership(models.Model):
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
     workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="memberships")
-    role = models.CharField(max_length=10, choices=[(role.value, role.value.capitalize()) for role in Role])
+    role = models.CharField(max_length=10, choices=ROLE_CHOICES)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

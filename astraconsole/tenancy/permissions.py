@@ -9,6 +9,9 @@ class Role(StrEnum):
     ADMIN = "admin"
 
 
+ROLE_CHOICES = [(role.value, role.value.capitalize()) for role in Role]
+
+
 class Action(StrEnum):
     READ = "read"
     WRITE = "write"  # submit, stop and delete runs

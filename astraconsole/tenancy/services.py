@@ -79,9 +79,10 @@ def add_member(access: Access, who: str, role: Role) -> Membership:
 
 
 def _find_user(who: str) -> User:
-    found = [] if "\0" in who else list(User.objects.filter(is_active=True, username=who))
-    if not found and who and "\0" not in who:
-        found = list(User.objects.filter(is_active=True, email__iexact=who)[:2])
+    people = User.objects.filter(is_active=True)
+    found = list(people.filter(username=who))
+    if not found and who:
+        found = list(people.filter(email__iexact=who)[:2])
     if len(found) == 1:
         return found[0]
     rule = "several people have this address: give the user name" if found else "no user has this name or address"

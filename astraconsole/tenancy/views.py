@@ -11,9 +11,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from astraconsole.errors import AstraError, Conflict, Unauthenticated, ValidationError
-from astraconsole.tenancy.forms import ROLES, MemberForm, RoleForm, TokenForm
+from astraconsole.tenancy.forms import MemberForm, RoleForm, TokenForm
 from astraconsole.tenancy.models import User
-from astraconsole.tenancy.permissions import Action
+from astraconsole.tenancy.permissions import ROLE_CHOICES, Action
 from astraconsole.tenancy.queries import Access, get_access, members_of, tokens_of, workspaces_of
 from astraconsole.tenancy.services import add_member, change_role, create_token, remove_member, revoke_token
 
@@ -104,7 +104,7 @@ def _members_page(request: HttpRequest, access: Access, form: Form, error: Astra
         "members": members_of(access),
         "may_manage": access.allows(Action.MANAGE),
         "form": form,
-        "roles": ROLES,
+        "roles": ROLE_CHOICES,
         "error": error,
     }
     return render(request, "tenancy/members.html", context, status=error.status if error else _status(form))
