@@ -8,11 +8,12 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.conf import settings
-from django.core.asgi import get_asgi_application
 from django.urls import path, re_path
 
+from astraconsole.handler import get_application
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "astraconsole.settings")
-http = get_asgi_application()  # sets Django up: what needs its apps is imported below
+http = get_application()  # sets Django up: what needs its apps is imported below
 assert settings.SECRET_KEY  # without one Django raises ImproperlyConfigured: here, not at somebody's sign-in
 
 from machines.consumers import AgentConsumer  # noqa: E402

@@ -16,8 +16,11 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", [])
 DATABASES = {
     "default": {
         **dj_database_url.parse(env.str("DATABASE_URL", "postgres:///astra")),
-        # One pool per process: its threads come and go, and a connection each would stay behind.
-        "OPTIONS": {"pool": {"min_size": 1, "max_size": env.int("DB_POOL_SIZE", 16), "timeout": 20}},
+        "OPTIONS": {
+            # One pool per process: its threads come and go, and a connection each would stay behind.
+            "pool": {"min_size": 1, "max_size": env.int("DB_POOL_SIZE", 16), "timeout": 20},
+            "prepare_threshold": 5,  # else `astraconsole.sql` could not have its statements prepared either
+        },
     }
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -95,6 +98,7 @@ WHITENOISE_USE_FINDERS = True  # nothing to collect before the first start
 TIME_ZONE = "UTC"
 USE_TZ = True
 LANGUAGE_CODE = "en-us"
+HTTP_THREADS = env.int("HTTP_THREADS", 32)  # requests that one daphne answers at a time
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.bool("BEHIND_TLS_PROXY", False) else None
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("BEHIND_TLS_PROXY", False)
