@@ -8,9 +8,10 @@ from uuid import UUID
 
 import msgspec
 from django.conf import settings
-from django.db import connection, transaction
+from django.db import transaction
 
 from astraconsole import events
+from astraconsole.sql import prepared
 from astraconsole.tokens import digest
 from machines import dispatch, protocol
 from machines.models import Gpu, Machine, MachineState
@@ -112,7 +113,7 @@ def _take_hello(machine: Machine, arrival: Arrival) -> None:
 def _write_hellos(machines: Iterable[Machine]) -> None:
     rows = [{"id": each.pk, **{column: getattr(each, column) for column in HELLO_COLUMNS}} for each in machines]
     columns = ", ".join(f"{column} = hello.{column}" for column in HELLO_COLUMNS)
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(
             f"""UPDATE machines_machine m SET {columns}
             FROM jsonb_populate_recordset(NULL::machines_machine, %s::jsonb) hello WHERE m.id = hello.id""",
@@ -158,7 +159,7 @@ def _differs(row: Gpu, declared: protocol.Gpu) -> bool:
 @transaction.atomic
 def disconnected(gone: Sequence[tuple[int, str]]) -> list[None]:
     """Connections (machine id, connection id) that have ended. One that is no longer its machine's changes nothing."""
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(
             """WITH gone AS (
                 SELECT m.id FROM machines_machine m
@@ -225,7 +226,7 @@ def _why_closed(state: str, connection_id: str) -> Close:
 
 
 def _write(beats: Sequence[Beat]) -> set[int]:
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(
             """WITH beat AS (
                 SELECT * FROM unnest(%s::bigint[], %s::text[], %s::timestamptz[], %s::bigint[], %s::float8[])

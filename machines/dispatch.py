@@ -17,9 +17,10 @@ from uuid import UUID
 import msgspec
 import redis
 from channels.layers import get_channel_layer
-from django.db import connection, transaction
+from django.db import transaction
 
 from astraconsole import events
+from astraconsole.sql import prepared
 from machines import protocol
 
 TAKEN_SECONDS = 2  # within which some daphne must say that it has the machine's connection
@@ -45,7 +46,7 @@ def assign(items: Sequence[tuple[int, protocol.Order]]) -> None:
     """Have machines (by id) run these attempts."""
     if not items:
         return
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(
             """INSERT INTO machines_assignment (attempt, machine_id, "order")
             SELECT * FROM unnest(%s::uuid[], %s::bigint[], %s::bytea[])""",
@@ -73,7 +74,7 @@ def forget(items: Iterable[tuple[int, UUID]]) -> None:
     machine_of = {attempt: machine_id for machine_id, attempt in items}
     if not machine_of:
         return
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(
             """INSERT INTO machines_assignment (attempt, machine_id)
             SELECT * FROM unnest(%s::uuid[], %s::bigint[])
@@ -85,7 +86,7 @@ def forget(items: Iterable[tuple[int, UUID]]) -> None:
 
 def forgotten(attempt_uids: Iterable[UUID]) -> None:
     """Their machines have removed all traces: nothing is left to be told."""
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(
             'DELETE FROM machines_assignment WHERE attempt = ANY(%s) AND "order" IS NULL', [list(attempt_uids)]
         )
@@ -93,7 +94,7 @@ def forgotten(attempt_uids: Iterable[UUID]) -> None:
 
 def sets(machine_ids: Iterable[int]) -> dict[int, AssignmentSet]:
     """The newest set of each machine, encoded: one query, so revisions and orders are of one snapshot."""
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(
             """SELECT m.id, m.uid, m.connection <> '', m.revision, a.attempt, a."order"
             FROM machines_machine m LEFT JOIN machines_assignment a ON a.machine_id = m.id
@@ -115,7 +116,7 @@ def sets(machine_ids: Iterable[int]) -> dict[int, AssignmentSet]:
 
 def _delete_orders(attempt_uids: Iterable[UUID]) -> set[int]:
     """The machines that had them."""
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(
             'DELETE FROM machines_assignment WHERE attempt = ANY(%s) AND "order" IS NOT NULL RETURNING machine_id',
             [list(attempt_uids)],
@@ -128,7 +129,7 @@ def _tell(machine_ids: set[int]) -> None:
     if not machine_ids:
         return
     ids = sorted(machine_ids)
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(
             """WITH locked AS (SELECT id FROM machines_machine WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE)
             UPDATE machines_machine m SET revision = m.revision + 1 FROM locked WHERE m.id = locked.id""",

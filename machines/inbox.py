@@ -17,10 +17,11 @@ import msgspec
 import redis
 import redis.asyncio
 from django.conf import settings
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, transaction
 from django.utils import timezone
 
 from astraconsole import events
+from astraconsole.sql import prepared
 from machines import dispatch, protocol
 from machines.models import Machine, SetAsideReport
 
@@ -136,7 +137,7 @@ def _drain_batch(cluster_id: int, apply: Apply) -> int | None:
 
 def _lock(cluster_id: int) -> bool:
     """Held to the transaction's end, so neither a crash nor a connection pooler can keep it."""
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(hashtext('inbox'), %s)", [cluster_id])
         return bool(cursor.fetchone()[0])
 

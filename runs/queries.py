@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from django.db import connection
 from django.db.models import (
     BigIntegerField,
     BooleanField,
@@ -23,6 +22,7 @@ from django.db.models import (
 from django.db.models.functions import Coalesce
 
 from astraconsole.errors import NotFound, ValidationError
+from astraconsole.sql import prepared
 from astraconsole.tenancy.queries import Access
 from machines.models import Cluster, Namespace
 from runs.models import ACTIVE, Attempt, Run, Transition, Worker
@@ -226,7 +226,7 @@ def workers_of(run: Run, after: int = -1, limit: int | None = None) -> list[Work
 
 def names_and_states(run: Run) -> list[tuple[str, str]]:
     """Of its workers, by rank. One query, of two columns: a run may have thousands."""
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute("SELECT name, state FROM runs_worker WHERE run_id = %s ORDER BY rank", [run.pk])
         return cursor.fetchall()
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from django.contrib.auth.models import AnonymousUser
-from django.db import connection
 from django.db.models import QuerySet
 
 from astraconsole.errors import Forbidden, NotFound, Unauthenticated
+from astraconsole.sql import prepared
 from astraconsole.tenancy.models import ApiToken, Membership, Organisation, User, Workspace
 from astraconsole.tenancy.permissions import REFUSALS, Action, Role, allows
 
@@ -48,7 +48,7 @@ def get_access(user: User | AnonymousUser, org_slug: str, ws_slug: str) -> Acces
     """One query. Raises Unauthenticated for nobody; NotFound for a stranger, as for a workspace that does not exist."""
     if not isinstance(user, User):
         raise Unauthenticated("sign in first")
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(ACCESS_SQL, [user.pk, ws_slug, org_slug])
         row = cursor.fetchone()
     if row is None:

@@ -2,12 +2,13 @@
 
 from datetime import datetime, timedelta
 
-from django.db import connection, transaction
+from django.db import transaction
 from django.db.models import Q
 from django.utils import timezone
 
 from astraconsole import tokens
 from astraconsole.errors import Conflict, NotFound, Unauthenticated, ValidationError
+from astraconsole.sql import prepared
 from astraconsole.tenancy.models import ApiToken, Membership, User, Workspace
 from astraconsole.tenancy.permissions import Action, Role
 from astraconsole.tenancy.queries import Access
@@ -48,7 +49,7 @@ def authenticate_token(header: str | None) -> User:
     secret = tokens.bearer(header)
     if secret is None:
         raise Unauthenticated("send an API token: Authorization: Bearer <token>")
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(TOKEN_SQL, [tokens.digest(secret)])
         row = cursor.fetchone()
     if row is None:

@@ -7,8 +7,9 @@ have changed since the snapshot all the same. A dropped proposal simply waits fo
 from collections.abc import Sequence
 from datetime import datetime
 
-from django.db import connection, transaction
+from django.db import transaction
 
+from astraconsole.sql import prepared
 from runs.scheduling.quota import Amount
 from runs.scheduling.shapes import equal_workers
 from runs.scheduling.types import Placement, Plan, WorkerShape
@@ -19,7 +20,7 @@ LOCK_SPACE = 0x5C4ED  # first key of the advisory locks of schedulers; the secon
 
 def try_lock(cluster_id: int) -> bool:
     """Be the only scheduler of this cluster until the transaction ends; False: another one is."""
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute("SELECT pg_try_advisory_xact_lock(%s, %s)", [LOCK_SPACE, cluster_id])
         return bool(cursor.fetchone()[0])
 
@@ -51,7 +52,7 @@ def _new_shapes(splits: dict[int, int]) -> dict[int, list[WorkerShape]]:
 
 
 def _names_of(run_ids: dict[int, int]) -> dict[int, str]:
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute("SELECT id, name FROM runs_run WHERE id = ANY(%s)", [list(run_ids)])
         return dict(cursor.fetchall())
 
@@ -119,7 +120,7 @@ WHERE n.id = ANY(%s)"""
 
 def _limited_namespaces(namespace_ids: set[int]) -> dict[int, _Room]:
     """Those of these namespaces that have a quota; most have none, and then nothing is summed."""
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(_LIMITED, [list(namespace_ids)])
         limited = [namespace_id for (namespace_id,) in cursor.fetchall()]
         if not limited:

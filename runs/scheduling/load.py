@@ -11,10 +11,9 @@ from functools import lru_cache
 from typing import TypeAlias
 
 import msgspec
-import psycopg
-from django.db import connection
 from pydantic import ValidationError as SpecError
 
+from astraconsole.sql import fetch
 from runs.scheduling.load_sql import INVENTORY, SNAPSHOT
 from runs.scheduling.shapes import constraints_of, split_ask
 from runs.scheduling.types import (
@@ -127,11 +126,7 @@ def load_inventory(cluster_id: int) -> tuple[MachineView, ...]:
 
 def _fetch(sql: str, parameters: dict[str, int | None]) -> _Rows:
     """Prepared by the server once per connection: planning this statement takes as long as a small cluster's answer."""
-    connection.ensure_connection()
-    with psycopg.Cursor(connection.connection) as cursor:
-        row = cursor.execute(sql, parameters, prepare=True).fetchone()
-        assert row is not None
-        return _decode(row[0])
+    return _decode(fetch(sql, parameters)[0][0])
 
 
 def _machines(rows: Iterable[_MachineRow]) -> tuple[MachineView, ...]:

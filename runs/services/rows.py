@@ -10,8 +10,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db import connection
-
+from astraconsole.sql import fetch
 from runs.spec import RunSpec, load_spec
 from runs.state_machine import RUN_ENDED, FirstFailure, RunFacts, RunState, WorkerState
 
@@ -106,7 +105,7 @@ class AttemptRow:
 def lock_runs(run_ids: Iterable[int]) -> dict[int, RunRow]:
     """Lock runs in id order, with the counts of their workers. Deleted ones too: their record goes on."""
     ids = sorted(set(run_ids))
-    rows = _fetch(
+    rows = fetch(
         """
         SELECT r.id, r.uid, r.name, r.namespace_id, r.workspace_id, n.cluster_id, r.gang,
                r.on_failure, r.state, r.reason, r.changed_at, r.started_at, r.ended_at, r.deleted_at,
@@ -129,7 +128,7 @@ def _run_row(row: Sequence[Any]) -> RunRow:
 
 def _count_workers(runs: dict[int, RunRow]) -> None:
     """After the lock: the counts before it may be another transaction's past."""
-    counted = _fetch(
+    counted = fetch(
         "SELECT run_id, state, count(*) FROM runs_worker WHERE run_id = ANY(%s) GROUP BY run_id, state", [list(runs)]
     )
     for run_id, state, count in counted:
@@ -141,7 +140,7 @@ def _count_workers(runs: dict[int, RunRow]) -> None:
 
 
 def first_failures(run_ids: Sequence[int]) -> dict[int, FirstFailure]:
-    rows = _fetch(
+    rows = fetch(
         """
         SELECT DISTINCT ON (w.run_id) w.run_id, w.name, coalesce(m.name, ''), w.reason
         FROM runs_worker w
@@ -156,7 +155,7 @@ def first_failures(run_ids: Sequence[int]) -> dict[int, FirstFailure]:
 
 def specs_of(run_ids: Iterable[int]) -> dict[int, RunSpec]:
     """Without their packed code, which nothing here reads."""
-    rows = _fetch("SELECT id, (spec - 'code')::text FROM runs_run WHERE id = ANY(%s)", [list(run_ids)])
+    rows = fetch("SELECT id, (spec - 'code')::text FROM runs_run WHERE id = ANY(%s)", [list(run_ids)])
     return {run_id: load_spec(json.loads(spec)) for run_id, spec in rows}
 
 
@@ -176,7 +175,7 @@ def workers_of_runs(run_ids: Iterable[int]) -> list[WorkerRow]:
 
 
 def _workers(condition: str, parameters: list[Any]) -> list[WorkerRow]:
-    rows = _fetch(f"SELECT {WORKER_COLUMNS} FROM runs_worker w WHERE {condition} ORDER BY w.id", parameters)
+    rows = fetch(f"SELECT {WORKER_COLUMNS} FROM runs_worker w WHERE {condition} ORDER BY w.id", parameters)
     return [_worker_row(row) for row in rows]
 
 
@@ -212,7 +211,7 @@ def live_attempts_on_machines(machine_ids: Iterable[int]) -> list[AttemptRow]:
 
 
 def _attempts(condition: str, parameters: list[Any]) -> list[AttemptRow]:
-    rows = _fetch(
+    rows = fetch(
         f"SELECT {ATTEMPT_COLUMNS} FROM runs_attempt a JOIN machines_machine m ON m.id = a.machine_id "
         f"WHERE {condition} ORDER BY a.id",
         parameters,
@@ -221,7 +220,7 @@ def _attempts(condition: str, parameters: list[Any]) -> list[AttemptRow]:
 
 
 def runs_of_attempts(uids: Iterable[UUID]) -> list[int]:
-    rows = _fetch(
+    rows = fetch(
         "SELECT DISTINCT w.run_id FROM runs_attempt a JOIN runs_worker w ON w.id = a.worker_id WHERE a.uid = ANY(%s)",
         [list(uids)],
     )
@@ -229,12 +228,12 @@ def runs_of_attempts(uids: Iterable[UUID]) -> list[int]:
 
 
 def runs_of_workers(worker_ids: Iterable[int]) -> list[int]:
-    rows = _fetch("SELECT DISTINCT run_id FROM runs_worker WHERE id = ANY(%s)", [list(worker_ids)])
+    rows = fetch("SELECT DISTINCT run_id FROM runs_worker WHERE id = ANY(%s)", [list(worker_ids)])
     return [run_id for (run_id,) in rows]
 
 
 def runs_live_on_machines(machine_ids: Iterable[int]) -> list[int]:
-    rows = _fetch(
+    rows = fetch(
         """
         SELECT DISTINCT w.run_id FROM runs_attempt a JOIN runs_worker w ON w.id = a.worker_id
         WHERE a.machine_id = ANY(%s) AND a.released_at IS NULL
@@ -259,7 +258,7 @@ class MachineRoom:
 
 def lock_machines(machine_ids: Iterable[int]) -> dict[int, MachineRoom]:
     """Lock machines in id order (after runs: the one order everywhere)."""
-    rows = _fetch(
+    rows = fetch(
         """
         SELECT id, name, hostname, cpu_milli, memory_bytes, state = 'Ready' AND cordoned_at IS NULL, stop_grace_seconds
         FROM machines_machine WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE
@@ -271,7 +270,7 @@ def lock_machines(machine_ids: Iterable[int]) -> dict[int, MachineRoom]:
 
 def held_room(machine_ids: Iterable[int]) -> list[tuple[int, int, int, list[int]]]:
     """(machine, cpu_milli, memory_bytes, GPU indexes) of each live attempt."""
-    return _fetch(
+    return fetch(
         """
         SELECT machine_id, cpu_milli, memory_bytes, gpu_indexes FROM runs_attempt
         WHERE machine_id = ANY(%s) AND released_at IS NULL
@@ -282,14 +281,14 @@ def held_room(machine_ids: Iterable[int]) -> list[tuple[int, int, int, list[int]
 
 def healthy_gpus(machine_ids: Iterable[int]) -> dict[int, set[int]]:
     gpus: dict[int, set[int]] = {machine_id: set() for machine_id in machine_ids}
-    found = _fetch('SELECT machine_id, "index" FROM machines_gpu WHERE machine_id = ANY(%s) AND healthy', [list(gpus)])
+    found = fetch('SELECT machine_id, "index" FROM machines_gpu WHERE machine_id = ANY(%s) AND healthy', [list(gpus)])
     for machine_id, index in found:
         gpus[machine_id].add(index)
     return gpus
 
 
 def hosts_of_rank_0(run_ids: Iterable[int]) -> dict[int, str]:
-    found = _fetch(
+    found = fetch(
         """
         SELECT w.run_id, coalesce(nullif(m.hostname, ''), m.name) FROM runs_worker w
         JOIN runs_attempt a ON a.worker_id = w.id AND a.number = w.attempt_number
@@ -303,16 +302,16 @@ def hosts_of_rank_0(run_ids: Iterable[int]) -> dict[int, str]:
 
 def has_attempts(run_id: int) -> bool:
     sql = "SELECT 1 FROM runs_attempt a JOIN runs_worker w ON w.id = a.worker_id WHERE w.run_id = %s LIMIT 1"
-    return bool(_fetch(sql, [run_id]))
+    return bool(fetch(sql, [run_id]))
 
 
 def assigned_attempts(machine_id: int) -> set[UUID]:
     """What a machine is told to run or to forget."""
-    return {uid for (uid,) in _fetch("SELECT attempt FROM machines_assignment WHERE machine_id = %s", [machine_id])}
+    return {uid for (uid,) in fetch("SELECT attempt FROM machines_assignment WHERE machine_id = %s", [machine_id])}
 
 
 def runs_with_due_restarts(now: datetime, limit: int) -> list[int]:
-    due = _fetch(
+    due = fetch(
         "SELECT run_id FROM runs_worker WHERE state = 'Restarting' AND restart_at <= %s ORDER BY restart_at LIMIT %s",
         [now, limit],
     )
@@ -321,9 +320,3 @@ def runs_with_due_restarts(now: datetime, limit: int) -> list[int]:
 
 def workers_due(run_ids: Iterable[int], now: datetime) -> list[WorkerRow]:
     return _workers("w.run_id = ANY(%s) AND w.state = 'Restarting' AND w.restart_at <= %s", [list(run_ids), now])
-
-
-def _fetch(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)
-        return cursor.fetchall()

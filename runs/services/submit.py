@@ -8,6 +8,7 @@ from django.db import IntegrityError
 
 from astraconsole import events
 from astraconsole.errors import JobAlreadyExists, NotFound, PriorityNotAllowed
+from astraconsole.sql import fetch
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from machines.models import Cluster, Namespace
@@ -54,20 +55,19 @@ def submit_run(access: Access, cluster_slug: str, request: RunRequest, now: date
 
 # Raw, since this is on the path of every submit: the ORM takes longer to word this query than PostgreSQL to answer it.
 _NAMESPACE = """
-SELECT n.*, c.slug AS cluster_slug FROM machines_namespace n JOIN machines_cluster c ON c.id = n.cluster_id
-WHERE n.workspace_id = %s AND c.slug = %s
+SELECT n.id, n.cluster_id, n.max_priority, n.pools
+FROM machines_namespace n JOIN machines_cluster c ON c.id = n.cluster_id WHERE n.workspace_id = %s AND c.slug = %s
 """
 
 
 def _namespace(access: Access, cluster_slug: str) -> Namespace:
-    """With its workspace, and a cluster of which nothing but its name is loaded."""
-    found = list(Namespace.objects.raw(_NAMESPACE, [access.workspace.pk, cluster_slug.replace("\0", "")]))
+    """What submitting asks of it: not its quota; and of the cluster its name alone."""
+    found = fetch(_NAMESPACE, [access.workspace.pk, cluster_slug.replace("\0", "")])
     if not found:
         raise NotFound(f"the workspace has no cluster {cluster_slug}")
-    namespace = found[0]
-    namespace.workspace = access.workspace
-    namespace.cluster = Cluster(id=namespace.cluster_id, slug=namespace.cluster_slug)
-    return namespace
+    id, cluster_id, max_priority, pools = found[0]
+    cluster = Cluster(id=cluster_id, slug=cluster_slug)
+    return Namespace(id=id, workspace=access.workspace, cluster=cluster, max_priority=max_priority, pools=pools)
 
 
 def never(

@@ -13,8 +13,8 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from django.db import connection
 
+from astraconsole.sql import execute, prepared
 from runs.models import Run
 from runs.scheduling.types import Numbers, WorkerShape
 from runs.services.rows import AttemptRow, RunRow, WorkerRow
@@ -44,7 +44,7 @@ class NewAttempt:
 
 
 def update_runs(runs: Sequence[RunRow]) -> None:
-    _execute(
+    execute(
         """
         UPDATE runs_run r SET state = v.state, reason = v.reason, changed_at = v.changed_at, started_at = v.started_at,
             ended_at = v.ended_at, deleted_at = v.deleted_at, stop_requested_at = v.stop_requested_at,
@@ -59,7 +59,7 @@ def update_runs(runs: Sequence[RunRow]) -> None:
 
 
 def update_workers(workers: Sequence[WorkerRow]) -> None:
-    _execute(
+    execute(
         """
         UPDATE runs_worker w SET state = v.state, reason = v.reason, changed_at = v.changed_at,
             attempt_number = v.attempt_number, restarts = v.restarts, failures_in_row = v.failures_in_row,
@@ -75,7 +75,7 @@ def update_workers(workers: Sequence[WorkerRow]) -> None:
 
 
 def update_attempts(attempts: Sequence[AttemptRow]) -> None:
-    _execute(
+    execute(
         """
         UPDATE runs_attempt a SET running_at = v.running_at, ended_at = v.ended_at, superseded_at = v.superseded_at,
             released_at = v.released_at, report_seq = v.report_seq, exit_code = v.exit_code, end_reason = v.end_reason,
@@ -90,7 +90,7 @@ def update_attempts(attempts: Sequence[AttemptRow]) -> None:
 
 
 def insert_attempts(attempts: Sequence[NewAttempt]) -> None:
-    _execute(
+    execute(
         """
         INSERT INTO runs_attempt (uid, worker_id, machine_id, number, cpu_milli, memory_bytes, gpu_indexes, placed_at,
             report_seq, end_reason, image_digest, process_oom_kills)
@@ -103,7 +103,7 @@ def insert_attempts(attempts: Sequence[NewAttempt]) -> None:
 
 
 def insert_transitions(transitions: Sequence[TransitionRow]) -> None:
-    _execute(
+    execute(
         """
         INSERT INTO runs_transition (run_id, worker_id, attempt_number, state, reason, actor, at)
         SELECT * FROM json_to_recordset(%s::json) AS v(run_id bigint, worker_id bigint, attempt_number int, state text,
@@ -134,7 +134,7 @@ def insert_run(run: Run, stems: Sequence[str], shapes: Sequence[WorkerShape], ac
     None when the run's name is another run's. Raises IntegrityError when one of the stems is taken otherwise.
 
     `stems`: in order, so that two that clash in several do not wait for each other."""
-    with connection.cursor() as cursor:
+    with prepared() as cursor:
         cursor.execute(
             f"""
             WITH made AS (
@@ -166,7 +166,7 @@ def insert_run(run: Run, stems: Sequence[str], shapes: Sequence[WorkerShape], ac
 
 def insert_workers(run_id: int, shapes: Sequence[WorkerShape], reason: str, actor: str, at: datetime) -> None:
     """Workers and the beginnings of their histories. Their names are free: the run has claimed their stems."""
-    _execute(
+    execute(
         f"""
         WITH made AS (SELECT id, namespace_id, %s AS reason, %s::timestamptz AS at FROM runs_run WHERE id = %s),
             {_WITH_WORKERS}
@@ -178,20 +178,20 @@ def insert_workers(run_id: int, shapes: Sequence[WorkerShape], reason: str, acto
 
 def delete_workers(run_id: int) -> None:
     """Of a run of which nothing has started: they have no attempts."""
-    _execute("DELETE FROM runs_transition WHERE run_id = %s AND worker_id IS NOT NULL", [run_id])
-    _execute("DELETE FROM runs_worker WHERE run_id = %s", [run_id])
+    execute("DELETE FROM runs_transition WHERE run_id = %s AND worker_id IS NOT NULL", [run_id])
+    execute("DELETE FROM runs_worker WHERE run_id = %s", [run_id])
 
 
 def free_names(run_id: int) -> None:
     """Of a run that is deleted, and of its workers."""
-    _execute("UPDATE runs_worker SET deleted = true WHERE run_id = %s", [run_id])
-    _execute("DELETE FROM runs_stem WHERE run_id = %s", [run_id])
+    execute("UPDATE runs_worker SET deleted = true WHERE run_id = %s", [run_id])
+    execute("DELETE FROM runs_stem WHERE run_id = %s", [run_id])
 
 
 def update_pending(items: Sequence[tuple[int, str, Numbers]]) -> None:
     """(run id, code, numbers) of waiting runs, where they differ from what is stored."""
     refusals = [{"id": run_id, "code": code, "numbers": numbers} for run_id, code, numbers in items]
-    _execute(
+    execute(
         """
         WITH v AS (SELECT * FROM json_to_recordset(%s::json) AS v(id bigint, code text, numbers jsonb)),
             locked AS (SELECT id FROM runs_run WHERE id IN (SELECT id FROM v) ORDER BY id FOR NO KEY UPDATE)
@@ -206,8 +206,3 @@ def update_pending(items: Sequence[tuple[int, str, Numbers]]) -> None:
 
 def _json(rows: Sequence[Any]) -> str:
     return msgspec.json.encode(rows).decode()
-
-
-def _execute(sql: str, parameters: list[Any]) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(sql, parameters)

@@ -1,0 +1,38 @@
+"""Raw statements of the hot paths: bound and prepared by the server, which then plans each once per connection.
+
+Planning takes PostgreSQL longer than running them, and the ORM's cursors, which put values into the text, cannot
+be prepared.
+"""
+
+from typing import Any
+
+import psycopg
+from django.db import connection
+from django.db.backends.utils import CursorWrapper
+
+
+class PreparedCursor(psycopg.Cursor):
+    def execute(
+        self, query: Any, params: Any = None, *, prepare: bool | None = True, binary: bool | None = None
+    ) -> "PreparedCursor":
+        return super().execute(query, params, prepare=prepare, binary=binary)
+
+
+def prepared() -> CursorWrapper:
+    """A cursor for statements whose text is always the same; values go into its parameters."""
+    connection.ensure_connection()
+    with connection.wrap_database_errors:
+        cursor = PreparedCursor(connection.connection)
+    return connection.make_debug_cursor(cursor) if connection.queries_logged else connection.make_cursor(cursor)
+
+
+def fetch(sql: str, parameters: Any) -> list[tuple[Any, ...]]:
+    with prepared() as cursor:
+        cursor.execute(sql, parameters)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
+
+
+def execute(sql: str, parameters: Any) -> None:
+    with prepared() as cursor:
+        cursor.execute(sql, parameters)
