@@ -19,9 +19,14 @@ LOCK_SPACE = 0x5C4ED  # first key of the advisory locks of schedulers; the secon
 
 
 def try_lock(cluster_id: int) -> bool:
-    """Be the only scheduler of this cluster until the transaction ends; False: another one is."""
+    """Be the only scheduler of this cluster until the transaction ends; False: another one is. For as long, PostgreSQL
+    may sort a large queue in memory, and compiles nothing: that takes longer than the statements."""
     with prepared() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s, %s)", [LOCK_SPACE, cluster_id])
+        cursor.execute(
+            "SELECT pg_try_advisory_xact_lock(%s, %s), set_config('work_mem', '64MB', true), "
+            "set_config('jit', 'off', true)",
+            [LOCK_SPACE, cluster_id],
+        )
         return bool(cursor.fetchone()[0])
 
 

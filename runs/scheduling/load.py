@@ -8,6 +8,7 @@ answer is one JSON text, decoded into typed rows in one go: 10,000 waiting runs 
 import logging
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import TypeAlias
 
 import msgspec
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 WORKERS_LOADED = 2000  # of one group of one run: what a pass can place at most
 
 
-class _MachineRow(msgspec.Struct, array_like=True):
+class _MachineRow(msgspec.Struct, array_like=True, gc=False):
     id: int
     name: str
     cpu_milli: int
@@ -47,7 +48,7 @@ class _MachineRow(msgspec.Struct, array_like=True):
     gpus: msgspec.Raw
 
 
-class _HoldRow(msgspec.Struct, array_like=True):
+class _HoldRow(msgspec.Struct, array_like=True, gc=False):
     run_id: int
     namespace_id: int
     machine_id: int
@@ -60,7 +61,7 @@ class _HoldRow(msgspec.Struct, array_like=True):
     stopping: bool
 
 
-class _NamespaceRow(msgspec.Struct, array_like=True):
+class _NamespaceRow(msgspec.Struct, array_like=True, gc=False):
     id: int
     weight: float
     quota_gpus: int | None
@@ -70,7 +71,7 @@ class _NamespaceRow(msgspec.Struct, array_like=True):
     pools: tuple[str, ...]
 
 
-class _WaitingRow(msgspec.Struct, array_like=True):
+class _WaitingRow(msgspec.Struct, array_like=True, gc=False):
     """One group of equal workers of one run; a run without workers has one row without ids."""
 
     run_id: int
@@ -94,6 +95,7 @@ class _WaitingRow(msgspec.Struct, array_like=True):
     workers: int
     placed: int
     started: bool
+    first_rank: int
 
 
 class _Rows(msgspec.Struct):
@@ -178,8 +180,8 @@ def _namespace(row: _NamespaceRow) -> NamespaceView:
 
 
 def _waiting_runs(rows: Sequence[_WaitingRow], pools: dict[int, tuple[str, ...]]) -> Iterable[WaitingRun]:
-    """`rows`: a run's rows stand together, in rank order."""
     asks: _Asks = {}
+    rows = sorted(rows, key=attrgetter("run_id", "first_rank"))
     position = 0
     while position < len(rows):
         end = position + 1

@@ -41,36 +41,39 @@ _NAMESPACES = """
         id, weight, quota_gpus, quota_cpu_milli, quota_memory_bytes, quota_runs, pools)), '[]')
     FROM machines_namespace WHERE cluster_id = %(cluster)s)"""
 
+# Workers are grouped before their runs are joined: sorted with their specifications they would not fit into memory.
 _WAITING = f"""
-    (SELECT coalesce(json_agg(row ORDER BY run_id, first_rank), '[]') FROM (
-        SELECT r.id AS run_id, min(w.rank) AS first_rank, json_build_array(
-            r.id, r.namespace_id, r.priority, extract(epoch FROM r.queued_at), r.pending_code, r.pending_numbers,
-            r.spec -> 'machines', r.spec #> '{{array,parallelism}}', r.gang,
-            r.spec #> '{{task_template,time_limit_seconds}}',
-            r.spec -> 'node_selection',
-            coalesce(g.resources, r.spec #> '{{task_template,requested_resources}}'),
-            r.spec ?| array['machines', 'array', 'worker_groups']
-                OR coalesce(r.spec -> 'node_selection' ? 'count', false),
-            coalesce(w.gpus, 0), coalesce(w.cpu_milli, 0), coalesce(w.memory_bytes, 0), w.node_fraction,
-            coalesce((array_agg(w.id ORDER BY w.rank) FILTER (WHERE w.state = '{WorkerState.PENDING}'))
-                [1:%(workers)s], '{{}}'),
-            count(w.id),
-            count(w.id) FILTER (WHERE w.state IN ({_listed(PLACED)})),
-            coalesce(max(w.attempt_number), 0) > 0) AS row
-        FROM runs_run r
-        JOIN machines_namespace n ON n.id = r.namespace_id
-        LEFT JOIN runs_worker w ON w.run_id = r.id
-        LEFT JOIN LATERAL (
-            SELECT element #> '{{task_template,requested_resources}}' AS resources
-            FROM jsonb_array_elements(r.spec -> 'worker_groups') element
-            WHERE w."group" <> '' AND element ->> 'name' = w."group"
-        ) g ON true
+    (WITH waiting AS MATERIALIZED (
+        SELECT r.id FROM runs_run r JOIN machines_namespace n ON n.id = r.namespace_id
         WHERE n.cluster_id = %(cluster)s AND (%(run)s::bigint IS NULL OR r.id = %(run)s)
             AND r.deleted_at IS NULL AND r.state IN ({_listed(ACTIVE)})
             AND (r.state = 'Pending' OR EXISTS (
                 SELECT FROM runs_worker p WHERE p.run_id = r.id AND p.state = '{WorkerState.PENDING}'))
-        GROUP BY r.id, g.resources, w."group", w.gpus, w.cpu_milli, w.memory_bytes, w.node_fraction
-    ) rows)"""
+    ), workers AS (
+        SELECT w.run_id, w."group", w.gpus, w.cpu_milli, w.memory_bytes, w.node_fraction, min(w.rank) AS first_rank,
+            (array_agg(w.id ORDER BY w.rank) FILTER (WHERE w.state = '{WorkerState.PENDING}'))[1:%(workers)s] AS ids,
+            count(*) AS workers,
+            count(*) FILTER (WHERE w.state IN ({_listed(PLACED)})) AS placed,
+            max(w.attempt_number) > 0 AS started
+        FROM waiting JOIN runs_worker w ON w.run_id = waiting.id
+        GROUP BY w.run_id, w."group", w.gpus, w.cpu_milli, w.memory_bytes, w.node_fraction
+    )
+    SELECT coalesce(json_agg(json_build_array(
+        r.id, r.namespace_id, r.priority, extract(epoch FROM r.queued_at), r.pending_code, r.pending_numbers,
+        r.spec -> 'machines', r.spec #> '{{array,parallelism}}', r.gang,
+        r.spec #> '{{task_template,time_limit_seconds}}',
+        r.spec -> 'node_selection',
+        CASE WHEN w."group" <> '' THEN (
+            SELECT coalesce(
+                element #> '{{task_template,requested_resources}}', r.spec #> '{{task_template,requested_resources}}')
+            FROM jsonb_array_elements(r.spec -> 'worker_groups') element WHERE element ->> 'name' = w."group"
+        ) ELSE r.spec #> '{{task_template,requested_resources}}' END,
+        r.spec ?| array['machines', 'array', 'worker_groups']
+            OR coalesce(r.spec -> 'node_selection' ? 'count', false),
+        coalesce(w.gpus, 0), coalesce(w.cpu_milli, 0), coalesce(w.memory_bytes, 0), w.node_fraction,
+        coalesce(w.ids, '{{}}'), coalesce(w.workers, 0), coalesce(w.placed, 0), coalesce(w.started, false),
+        coalesce(w.first_rank, 0))), '[]')
+    FROM waiting JOIN runs_run r ON r.id = waiting.id LEFT JOIN workers w ON w.run_id = r.id)"""
 
 SNAPSHOT = f"""
 SELECT json_build_object(

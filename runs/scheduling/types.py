@@ -1,7 +1,8 @@
 """What the scheduler decides about, and what it decides. Pure, frozen values; the vocabulary is in README.md.
 
 Units everywhere: cores in thousandths (`cpu_milli`), memory in bytes, times in seconds (points in time: Unix seconds).
-They are msgspec structs: a snapshot of 10,000 runs is made, compared, dumped and read back in milliseconds.
+They are msgspec structs: a snapshot of 10,000 runs is made, compared, dumped and read back in milliseconds. None can be
+part of a cycle, so the garbage collector need not look at them (`gc=False`).
 """
 
 from typing import TypeAlias
@@ -11,7 +12,7 @@ import msgspec
 Numbers: TypeAlias = dict[str, int | float | str | list[str]]
 
 
-class Constraints(msgspec.Struct, frozen=True):
+class Constraints(msgspec.Struct, frozen=True, gc=False):
     """Which machines and GPUs may be used. Empty: any. `pools`: any of these; `namespace_pools`: also any of these."""
 
     pools: tuple[str, ...] = ()
@@ -25,7 +26,7 @@ class Constraints(msgspec.Struct, frozen=True):
 ANYWHERE = Constraints()
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """What one worker needs of one machine. With `node_fraction`, cores and memory are that share of the machine."""
 
     gpus: int = 0
@@ -35,7 +36,7 @@ class Ask(msgspec.Struct, frozen=True):
     constraints: Constraints = ANYWHERE
 
 
-class WorkerShape(msgspec.Struct, frozen=True):
+class WorkerShape(msgspec.Struct, frozen=True, gc=False):
     """One worker as planned: what its row is made of. `rank` counts through the whole run."""
 
     name: str
@@ -47,7 +48,7 @@ class WorkerShape(msgspec.Struct, frozen=True):
     node_fraction: float | None = None
 
 
-class SplitAsk(msgspec.Struct, frozen=True):
+class SplitAsk(msgspec.Struct, frozen=True, gc=False):
     """A GPU total that the scheduler splits itself: over the fewest equal workers that eligible machines can hold.
     Cores and memory are per worker, plus per GPU."""
 
@@ -60,14 +61,14 @@ class SplitAsk(msgspec.Struct, frozen=True):
     constraints: Constraints = ANYWHERE
 
 
-class GpuView(msgspec.Struct, frozen=True):
+class GpuView(msgspec.Struct, frozen=True, gc=False):
     index: int
     model: str
     memory_bytes: int
     healthy: bool = True
 
 
-class MachineView(msgspec.Struct, frozen=True):
+class MachineView(msgspec.Struct, frozen=True, gc=False):
     """A machine and all it has; what is in use are the snapshot's holds."""
 
     id: int
@@ -84,7 +85,7 @@ class MachineView(msgspec.Struct, frozen=True):
         return dict(self.labels).get("pool", "")
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Hold(msgspec.Struct, frozen=True, gc=False):
     """Room that one live attempt holds on a machine, until the machine says that it is gone.
 
     `ends_by`: the latest end by its time limit; None: no limit. `stopping`: its end has been asked for.
@@ -102,7 +103,7 @@ class Hold(msgspec.Struct, frozen=True):
     stopping: bool = False
 
 
-class NamespaceView(msgspec.Struct, frozen=True):
+class NamespaceView(msgspec.Struct, frozen=True, gc=False):
     """A workspace's share of the cluster. A quota of None is no limit."""
 
     id: int
@@ -113,19 +114,19 @@ class NamespaceView(msgspec.Struct, frozen=True):
     quota_runs: int | None = None
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class Refusal(msgspec.Struct, frozen=True, gc=False):
     """Why something was not placed: a code of `explain` and its numbers. This, not the sentence, is what is stored."""
 
     code: str
     numbers: Numbers = {}
 
 
-class WaitingWorker(msgspec.Struct, frozen=True):
+class WaitingWorker(msgspec.Struct, frozen=True, gc=False):
     id: int
     ask: Ask
 
 
-class WaitingRun(msgspec.Struct, frozen=True):
+class WaitingRun(msgspec.Struct, frozen=True, gc=False):
     """A run with workers that wait for a machine, or whose workers cannot be planned yet.
 
     workers: in rank order; a very long array shows only its first ones.
@@ -150,7 +151,7 @@ class WaitingRun(msgspec.Struct, frozen=True):
     stored: Refusal | None = None
 
 
-class Snapshot(msgspec.Struct, frozen=True):
+class Snapshot(msgspec.Struct, frozen=True, gc=False):
     """One cluster at one moment: all that a plan depends on, but the time."""
 
     machines: tuple[MachineView, ...] = ()
@@ -159,7 +160,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     waiting: tuple[WaitingRun, ...] = ()
 
 
-class Placement(msgspec.Struct, frozen=True):
+class Placement(msgspec.Struct, frozen=True, gc=False):
     """A worker goes to a machine, with these GPUs and this room (a node fraction already resolved)."""
 
     worker_id: int
@@ -171,14 +172,14 @@ class Placement(msgspec.Struct, frozen=True):
     namespace_id: int
 
 
-class Preemption(msgspec.Struct, frozen=True):
+class Preemption(msgspec.Struct, frozen=True, gc=False):
     """A whole run gives its room to a run of strictly higher priority."""
 
     run_id: int
     by_run_id: int
 
 
-class Reservation(msgspec.Struct, frozen=True):
+class Reservation(msgspec.Struct, frozen=True, gc=False):
     """Room kept for the first run that must wait. `starts_by`: its start if all that runs uses its whole time limit;
     None where something has none."""
 
@@ -187,7 +188,7 @@ class Reservation(msgspec.Struct, frozen=True):
     machine_ids: tuple[int, ...]
 
 
-class Plan(msgspec.Struct, frozen=True):
+class Plan(msgspec.Struct, frozen=True, gc=False):
     """Proposals; `apply` re-checks each and drops stale ones, which simply wait for the next pass.
 
     refusals: why each waiting run waits (run id → refusal). changed: those that differ from what is stored.
