@@ -4,42 +4,33 @@ The API's reason is kept to the letter beside each of these; nothing here is mat
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 from runs.state_machine import TIME_LIMIT_PREFIX, RunState, WorkerState
-
-Link = Literal["log", "metrics", "machine", "spec", "credential", "drive", "queue", "history"]
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What a failure panel says, and where it leads. `title` names what happened in plain words."""
+    """What a failure panel says. `title` names what happened in plain words, `text` what to do about it."""
 
     title: str
     text: str
-    link: Link
 
 
 # Beginnings of reasons, in the order they are tried: the first that matches tells.
 ADVICE: tuple[tuple[str, Advice], ...] = (
     (
         "OOMKilled",
-        Advice(
-            "It ran out of memory",
-            "Raise its memory, or lower the batch size. The Memory chart shows how it climbed to the limit.",
-            "metrics",
-        ),
+        Advice("It ran out of memory", "Raise its memory, or lower the batch size."),
     ),
     (
         "Exited with code 127",
-        Advice("The command is not in the image", "Check the command and the image's PATH.", "log"),
+        Advice("The command is not in the image", "Check the command and the image's PATH."),
     ),
     (
         "Exited with code 126",
         Advice(
             "The command could not be run",
             "The file is there but may not be executed: check its permissions and its first line.",
-            "log",
         ),
     ),
     (
@@ -47,20 +38,17 @@ ADVICE: tuple[tuple[str, Advice], ...] = (
         Advice(
             "It was killed",
             "It got SIGKILL, and not for exceeding its memory limit. Its log and its machine may tell more.",
-            "log",
         ),
     ),
     (
         "Exited with code 143",
-        Advice("It was asked to end", "It received SIGTERM from inside its container or from the machine.", "log"),
+        Advice("It was asked to end", "It received SIGTERM from inside its container or from the machine."),
     ),
-    ("Exited with code", Advice("The program ended with an error", "The cause is in its log.", "log")),
+    ("Exited with code", Advice("The program ended with an error", "The cause is in its log.")),
     (
         "Ended; its exit code",
         Advice(
-            "Nobody saw how it ended",
-            "Its machine could not observe the exit code, so it does not count as completed.",
-            "log",
+            "Nobody saw how it ended", "Its machine could not observe the exit code, so it does not count as completed."
         ),
     ),
     (
@@ -68,7 +56,6 @@ ADVICE: tuple[tuple[str, Advice], ...] = (
         Advice(
             "The image could not be pulled",
             "Check the image's name and tag; a private registry needs a registry credential.",
-            "spec",
         ),
     ),
     (
@@ -76,50 +63,42 @@ ADVICE: tuple[tuple[str, Advice], ...] = (
         Advice(
             "The image is not on the machine",
             "The pull policy None never pulls: use IfNotPresent, or put the image on the machine.",
-            "spec",
         ),
     ),
     (
         TIME_LIMIT_PREFIX,
-        Advice("It reached its time limit", "Raise the time limit, or write checkpoints and resume from them.", "spec"),
+        Advice("It reached its time limit", "Raise the time limit, or write checkpoints and resume from them."),
     ),
     (
         "Machine lost",
         Advice(
-            "Its machine was lost",
-            "It is the machine, not the run: nothing was heard from it until its lease expired.",
-            "machine",
+            "Its machine was lost", "It is the machine, not the run: nothing was heard from it until its lease expired."
         ),
     ),
-    ("Machine rebooted", Advice("Its machine rebooted", "It is the machine, not the run.", "machine")),
+    ("Machine rebooted", Advice("Its machine rebooted", "It is the machine, not the run.")),
     (
         "Its machine no longer knows",
-        Advice(
-            "Its machine lost track of it",
-            "It is the machine, not the run: its record of the worker is gone.",
-            "machine",
-        ),
+        Advice("Its machine lost track of it", "It is the machine, not the run: its record of the worker is gone."),
     ),
     (
         "Retry budget exhausted",
-        Advice("It failed too often in a row", "The output below is of its last failure: the cause is there.", "log"),
+        Advice("It failed too often in a row", "The output below is of its last failure: the cause is there."),
     ),
     (
         "Could not start",
         Advice(
             "It could not be started",
             "The message is the machine's own. Check the command, the user and the working directory.",
-            "spec",
         ),
     ),
     (
         "Refused by the machine",
-        Advice("The machine cannot run it", "The message says what its runtime lacks.", "machine"),
+        Advice("The machine cannot run it", "The message says what its runtime lacks."),
     ),
-    ("Preempted by", Advice("Not a failure: it is queued again", "Work of higher priority needed its room.", "queue")),
+    ("Preempted by", Advice("Not a failure: it is queued again", "Work of higher priority needed its room.")),
     (
         "Stopped by its machine",
-        Advice("Its machine stopped it", "It was stopped without the console asking: see the machine.", "machine"),
+        Advice("Its machine stopped it", "It was stopped without the console asking: see the machine."),
     ),
 )
 

@@ -1,9 +1,11 @@
-"""What the run's and the worker's page show, from rows that were read already. Pure but for the clock it is given."""
+"""What the run's and the worker's page show, from rows that were read already."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
+
+from django.conf import settings
 
 from runs import sentences
 from runs.queries import PlaceOf
@@ -86,6 +88,19 @@ def _how_ended(counts: Mapping[str, int]) -> str:
     if len(shown) == 1:
         return shown[0].lower()
     return ", ".join(f"{counts[state]} {state.lower()}" for state in shown)
+
+
+@dataclass(frozen=True)
+class Retry:
+    """The rules of restarts. `budget`: failures in a row. `longest_wait`, `reset`: seconds."""
+
+    budget: int
+    longest_wait: float
+    reset: float
+
+
+def retry() -> Retry:
+    return Retry(settings.RESTART_BUDGET, settings.RESTART_BACKOFF_MAX_SECONDS, settings.RESTART_RESET_SECONDS)
 
 
 def advice_for(worker: "Worker | None") -> Advice | None:

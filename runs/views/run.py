@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -54,7 +53,7 @@ def _head(run: "Run") -> dict[str, Any]:
         "failed": failed,
         **_waiting(run),
         "advice": facts.advice_for(failed),
-        "retry_budget": settings.RESTART_BUDGET,
+        "retry": facts.retry(),
         "looping": looping,
         "more_loops": loops - 1,
     }

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
@@ -48,7 +47,7 @@ def _head(worker: "Worker") -> dict[str, Any]:
         "environment": sorted(template.env.items()),
         "sentence": _sentence(worker),
         "advice": facts.advice_for(worker),
-        "retry_budget": settings.RESTART_BUDGET,
+        "retry": facts.retry(),
         "attempts": [(attempt, facts.ran_for(attempt, now)) for attempt in reversed(attempts)],
         "newest": newest,
         "on_failure": spec.effective_on_failure,
