@@ -8,28 +8,14 @@ from django.test import Client
 
 from astraconsole.tenancy.permissions import Role
 from machines.protocol import Phase
-from tests import builders
+from tests import bodies, builders
 from tests.builders import GIB, after
 from tests.world import World
 
 API = "/api/v1/orgs/acme/workspaces/vision/clusters/gpu-east/api"
 WORKSPACE = "/api/v1/orgs/acme/workspaces/vision"
 MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
-RESNET50 = {
-    "metadata": {"name": "resnet50-b"},
-    "spec": {
-        "task_template": {
-            "image": "nvcr.io/nvidia/pytorch:24.08-py3",
-            "command": "python",
-            "args": ["/data/code/train.py", "--epochs", "90"],
-            "time_limit_seconds": 43200,
-            "requested_resources": {
-                "gpu_requests": {"count": 1},
-                "per_gpu": {"cpu_cores": 8, "memory_bytes": 68719476736},
-            },
-        }
-    },
-}
+RESNET50 = bodies.RESNET50 | {"metadata": {"name": "resnet50-b"}}  # another `resnet50` is there already
 
 
 class Caller:

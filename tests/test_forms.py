@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from astraconsole.errors import JobAlreadyExists, PriorityNotAllowed
 from runs.forms import FIELDS, OWNERS, NewRun, owner_of, parse_environment, split_arguments
 from runs.spec import parse_run
+from tests.bodies import RESNET50
 
 GOOD = {"name": "resnet50", "image": "busybox", "gpus": "0", "cpu": "1", "memory": "1Gi"}
 
@@ -110,21 +111,7 @@ def test_the_form_of_a_gpu_run_is_the_body_that_the_api_takes() -> None:
         memory="64Gi",
         time_limit="12h",
     )
-    assert form.body() == {
-        "metadata": {"name": "resnet50"},
-        "spec": {
-            "task_template": {
-                "image": "nvcr.io/nvidia/pytorch:24.08-py3",
-                "command": "python",
-                "args": ["/data/code/train.py", "--epochs", "90"],
-                "time_limit_seconds": 43200,
-                "requested_resources": {
-                    "gpu_requests": {"count": 1},
-                    "per_gpu": {"cpu_cores": 8, "memory_bytes": 68719476736},
-                },
-            }
-        },
-    }
+    assert form.body() == RESNET50
 
 
 def test_every_further_option_reaches_the_body() -> None:

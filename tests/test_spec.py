@@ -12,29 +12,15 @@ from hypothesis import strategies as st
 from astraconsole.errors import AstraError, NameNotDnsSafe, UnknownField, ValidationError
 from runs.spec import RunRequest, load_spec, parse_run, template_of
 from runs.spec_rules import NOT_YET
+from tests.bodies import RESNET50
 
 GIB = 1024**3
-RESNET = {
-    "metadata": {"name": "resnet50"},
-    "spec": {
-        "task_template": {
-            "image": "nvcr.io/nvidia/pytorch:24.08-py3",
-            "command": "python",
-            "args": ["/data/code/train.py", "--epochs", "90"],
-            "time_limit_seconds": 43200,
-            "requested_resources": {
-                "gpu_requests": {"count": 1},
-                "per_gpu": {"cpu_cores": 8, "memory_bytes": 68719476736},
-            },
-        }
-    },
-}
 CPU = {"cpu_cores": 0.5, "memory_bytes": GIB}
 
 
 def body(*changes: tuple[str, Any], resources: dict[str, Any] | None = None) -> dict[str, Any]:
-    """RESNET with values set at dotted paths."""
-    result = copy.deepcopy(RESNET)
+    """RESNET50 with values set at dotted paths."""
+    result = copy.deepcopy(RESNET50)
     if resources is not None:
         result["spec"]["task_template"]["requested_resources"] = resources
     for path, value in changes:
@@ -57,9 +43,9 @@ def fields(error: AstraError) -> list[str]:
 
 
 def test_the_documented_run_is_accepted_and_stored_as_it_was_given() -> None:
-    request = parse_run(RESNET)
+    request = parse_run(RESNET50)
     assert request.metadata.name == "resnet50"
-    assert request.spec.stored() == RESNET["spec"]
+    assert request.spec.stored() == RESNET50["spec"]
     assert load_spec(request.spec.stored()) == request.spec
 
 
@@ -96,7 +82,7 @@ def test_all_that_works_is_accepted_together() -> None:
 
 
 def test_defaults_are_the_documented_ones() -> None:
-    spec = parse_run(RESNET).spec
+    spec = parse_run(RESNET50).spec
     assert (spec.task_template.restart_policy, spec.task_template.pull_policy) == ("OnFailure", "IfNotPresent")
     assert (spec.effective_start, spec.effective_on_failure, spec.effective_lifetime) == (
         "Independent",
@@ -108,7 +94,7 @@ def test_defaults_are_the_documented_ones() -> None:
 
 
 def test_per_gpu_amounts_grow_with_a_workers_gpus() -> None:
-    resources = parse_run(RESNET).spec.task_template.requested_resources
+    resources = parse_run(RESNET50).spec.task_template.requested_resources
     assert resources.cpu_milli_of(gpus=8) == 64_000
     assert resources.memory_bytes_of(gpus=8) == 512 * GIB
 
@@ -458,7 +444,7 @@ def test_any_json_is_accepted_or_refused_with_a_typed_error(value: object) -> No
 def test_a_run_with_any_values_in_its_fields_is_accepted_or_refused_with_a_typed_error(
     changes: dict[str, object],
 ) -> None:
-    result = copy.deepcopy(RESNET)
+    result = copy.deepcopy(RESNET50)
     for path, value in changes.items():
         *parents, last = path.split(".")
         place: Any = result
