@@ -4,6 +4,8 @@ Planning takes PostgreSQL longer than running them, and the ORM's cursors, which
 be prepared.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -36,3 +38,12 @@ def fetch(sql: str, parameters: Any) -> list[tuple[Any, ...]]:
 def execute(sql: str, parameters: Any) -> None:
     with prepared() as cursor:
         cursor.execute(sql, parameters)
+
+
+@contextmanager
+def together() -> Iterator[None]:
+    """Statements whose answers nobody waits for travel to PostgreSQL together; an error of one comes at the next fetch,
+    at the latest at the end."""
+    connection.ensure_connection()
+    with connection.wrap_database_errors, connection.connection.pipeline():
+        yield

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from django.db import transaction
 
-from astraconsole import events
+from astraconsole import events, sql
 from machines import dispatch
 from machines.protocol import Order
 from runs.services import rows, writes
@@ -189,17 +189,18 @@ class Batch:
         for run in runs:
             if not run.counts.get(WorkerState.PENDING):
                 run.pending_code = ""
-        if self._new_attempts:
-            writes.insert_attempts(self._new_attempts)
-        if self._changed_attempts:
-            writes.update_attempts([self.attempts[key] for key in sorted(self._changed_attempts)])
-        if self._changed_workers:
-            writes.update_workers([self.workers[key] for key in sorted(self._changed_workers)])
-        if runs:
-            writes.update_runs(runs)
-        if self._transitions:
-            writes.insert_transitions(self._transitions)
-        self._machines.send()
+        with sql.together():
+            if self._new_attempts:
+                writes.insert_attempts(self._new_attempts)
+            if self._changed_attempts:
+                writes.update_attempts([self.attempts[key] for key in sorted(self._changed_attempts)])
+            if self._changed_workers:
+                writes.update_workers([self.workers[key] for key in sorted(self._changed_workers)])
+            if runs:
+                writes.update_runs(runs)
+            if self._transitions:
+                writes.insert_transitions(self._transitions)
+            self._machines.send()
         self._hint(runs)
 
     def _hint(self, runs: list[RunRow]) -> None:
