@@ -36,6 +36,10 @@ class StartError(Exception):
     """Why it cannot start; the message is one clear line."""
 
 
+class StopRequestedError(Exception):
+    """Somebody asked to stop while it was starting."""
+
+
 @dataclass(frozen=True)
 class LocalOptions:
     """As given to `manage.py up`. Empty or None: this host's, divided by `machines`."""
@@ -75,6 +79,8 @@ class LocalConsole:
             try:
                 self._start(machines)
                 self._serve()
+            except StopRequestedError:
+                pass  # nothing went wrong: what was started so far is ended
             finally:
                 self._end()
 
@@ -83,12 +89,18 @@ class LocalConsole:
     def _start(self, machines: list[dict[str, object]]) -> None:
         servers = self._servers()
         self.environment = self._environment(servers)
+        self._go_on()
         self._manage("prepare_local", "--data-dir", str(self.data), *self._machine_arguments())
         self._write_agent_config(machines)
+        self._go_on()
         for child in self._services():
             self._launch(child)
         record(self.data / "children.json", self.children)
         self._announce(self._wait_until_ready())
+
+    def _go_on(self) -> None:
+        if self._stop.is_set():
+            raise StopRequestedError
 
     def _servers(self) -> Mapping[str, str]:
         given = {name: os.environ[name] for name in ("DATABASE_URL", "REDIS_URL") if os.environ.get(name)}
@@ -164,7 +176,8 @@ class LocalConsole:
         demo = Demo(**json.loads((self.data / "demo.json").read_text()))
         deadline = time.monotonic() + READY_SECONDS
         with Celery(broker=broker_url(self.environment["REDIS_URL"])) as queue, httpx.Client() as client:
-            while time.monotonic() < deadline and not self._stop.is_set():
+            while time.monotonic() < deadline:
+                self._go_on()
                 machines = self._ready_machines(client, demo)
                 if len(machines) == len(self.machine_names) and queue.control.ping(timeout=0.3):
                     return demo, machines

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.console import ROOT, Console, eventually, processes_of, running_console, start_console
+from tests.console import ROOT, Console, eventually, free_port, processes_of, running_console, start_console
 
 pytestmark = pytest.mark.processes
 
@@ -114,6 +114,19 @@ def test_stopping_requeues_the_runs_and_the_next_start_runs_them_again(console: 
     reasons = [(move["state"], move["reason"]) for move in run["history"]]
     assert ("Pending", "Console stopped") in reasons
     assert console.task("sleeper-0")["restarts"] == 0
+
+
+@pytest.mark.parametrize("sign", ["services/postgres", "logs/agent.log"])
+def test_a_stop_while_it_starts_is_no_error_and_leaves_nothing_running(folder: Path, sign: str) -> None:
+    data = folder / "data"
+    environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")}
+    command = [sys.executable, "manage.py", "up", "--port", str(free_port()), "--data-dir", str(data), *PROCESS_MACHINE]
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        eventually((data / sign).exists)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert processes_of(folder, process.pid) == []
 
 
 def test_a_second_start_keeps_the_demo_and_its_runs(console: Console) -> None:
