@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from astraconsole.tenancy.models import Membership, Organisation, User, Workspac
 from astraconsole.tenancy.permissions import Role
 from astraconsole.tenancy.queries import Access
 from astraconsole.tokens import digest
-from machines import dispatch, protocol
+from machines import dispatch, inbox, protocol
 from machines.consumers import AgentConsumer
 from machines.models import Cluster, Machine, MachineState, Namespace
 
@@ -24,6 +24,7 @@ T = TypeVar("T")
 _numbers = itertools.count(1)
 DEADLINE_SECONDS = 10
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+TOKEN = "the machine's token"
 
 
 def a_workspace(slug: str = "vision", organisation: Organisation | None = None) -> Workspace:
@@ -159,3 +160,17 @@ async def reread(machine: Machine) -> Machine:
 
 def ago(seconds: float, now: datetime = NOON) -> datetime:
     return now - timedelta(seconds=seconds)
+
+
+async def drained(machine: Machine) -> list[inbox.Entry]:
+    """What the inbox of its cluster held."""
+    entries: list[inbox.Entry] = []
+
+    def apply(batch: Sequence[inbox.Entry], now: datetime) -> list[inbox.Acknowledgement]:
+        entries.extend(batch)
+        return [
+            (entry.machine_uid, uuid.UUID(entry.report.attempt), entry.report.seq) for entry in batch if entry.report
+        ]
+
+    await in_database(lambda: inbox.drain(machine.cluster_id, apply))
+    return entries
