@@ -27,6 +27,9 @@ from astraconsole.supervision import Child
 # Who runs them when started as root, the first that exists: never whom workers run as.
 SERVICE_USERS = ("astra", "postgres", "daemon")
 START_SECONDS = 60
+SOCKET_PATH_MAX = 107  # bytes, of Linux
+LONGEST_SOCKET = ".s.PGSQL.5432"
+UNFIT = frozenset(',"\\')  # PostgreSQL lists its sockets' folders with commas, and quotes its programs badly
 
 
 class EmbeddedError(Exception):
@@ -96,6 +99,7 @@ def start(folder: Path) -> Embedded:
         raise EmbeddedError(
             f"{owner.name}, who is to run PostgreSQL, cannot enter {folder}: choose another data folder"
         )
+    _refuse_unfit(folder)
     services = _private_folder(folder / "services", owner)
     password = _password(services / "password", owner)
     started: list[Child] = []
@@ -109,12 +113,18 @@ def start(folder: Path) -> Embedded:
         for service in reversed(started):
             service.stop()
         raise
-    socket = quote(str(services), safe="")
     return Embedded(
-        database_url=f"postgres://astra:{password}@{socket}/astra",
-        redis_url=f"unix://:{password}@{services}/redis.sock?db=0",
+        database_url=f"postgres://astra:{password}@{quote(str(services), safe='')}/astra",
+        redis_url=f"unix://:{password}@{quote(str(services))}/redis.sock?db=0",
         services=started,
     )
+
+
+def _refuse_unfit(folder: Path) -> None:
+    if len(os.fsencode(folder / "services" / LONGEST_SOCKET)) > SOCKET_PATH_MAX:
+        raise EmbeddedError(f"the path {folder} is too long for sockets in it: choose a shorter data folder")
+    if set(str(folder)) & UNFIT:
+        raise EmbeddedError(f"the path {folder} holds one of {' '.join(sorted(UNFIT))}: choose another data folder")
 
 
 def _private_folder(path: Path, owner: Owner) -> Path:
@@ -193,8 +203,8 @@ def _initdb(bin_folder: Path, data: Path, password_file: Path, owner: Owner) -> 
 def _start_redis(services: Path, bin_folder: Path, password: str, owner: Owner) -> Child:
     config = services / "redis.conf"  # not on the command line, which everybody can read
     config.write_text(
-        f"port 0\nunixsocket {services}/redis.sock\nunixsocketperm 600\nrequirepass {password}\n"
-        f'dir {services}\nappendonly yes\nappendfsync everysec\nsave ""\n'
+        f'port 0\nunixsocket "{services}/redis.sock"\nunixsocketperm 600\nrequirepass {password}\n'
+        f'dir "{services}"\nappendonly yes\nappendfsync everysec\nsave ""\n'
     )
     config.chmod(0o600)
     owner.give(config)
