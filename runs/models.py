@@ -46,6 +46,9 @@ class Run(models.Model):
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     restarts = models.PositiveIntegerField(default=0)  # of its workers, in all
     preemptions = models.PositiveIntegerField(default=0)
+    # Of a run whose workers restart together (`on_failure` RestartJob), for which `restarts` counts whole restarts.
+    failures_in_row = models.PositiveIntegerField(default=0, db_default=0)
+    restarting = models.JSONField(null=True, blank=True)  # runs.services.rows.WholeRestart, while it goes on
     # Why it waits: a code of runs.scheduling.explain and its numbers; the sentence is made on reading.
     pending_code = models.CharField(max_length=40, blank=True)
     pending_numbers = models.JSONField(default=dict)
@@ -111,6 +114,9 @@ class Worker(models.Model):
     restart_at = models.DateTimeField(null=True, blank=True)
     stop_requested_at = models.DateTimeField(null=True, blank=True)
     stop_reason = models.TextField(blank=True)
+    after_stop = models.CharField(  # what its stop was asked for: Cancelled, Pending or Restarting
+        max_length=12, choices=choices(WorkerState), default=WorkerState.CANCELLED, db_default=WorkerState.CANCELLED
+    )
     exit_code = models.IntegerField(null=True, blank=True)
     last_failure = models.JSONField(null=True, blank=True)  # {reason, failed_at, exit_code, log_tail}
     newest: "Attempt | None"  # no column: set by `runs.queries` on the workers that it gives

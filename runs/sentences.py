@@ -114,6 +114,7 @@ PLAIN_PENDING: tuple[tuple[str, str], ...] = (
     ("Console stopped", "Queued again: the console was stopped"),
     ("Machine lost", "Queued again: its machine was lost"),
     ("Machine rebooted", "Queued again: its machine rebooted"),
+    ("Machine ", "Queued again: its machine is being emptied"),
     ("Restarting", "Waiting to be started again"),
 )
 

@@ -34,7 +34,6 @@ class NotYet(NamedTuple):
 # refused in the overrides of worker groups as well.
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("spec.start", "Gang", "starting all workers together does not work yet: use Independent"),
-    NotYet("spec.on_failure", "RestartJob", "restarting all workers does not work yet: use RestartTask or FailJob"),
     NotYet("spec.lifetime", "Service", "services do not work yet: use Batch"),
     NotYet("spec.code", None, "sending code with a run does not work yet: put it into the image"),
     NotYet("spec.engine", None, "serving a model beside a run does not work yet"),

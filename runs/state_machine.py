@@ -41,14 +41,15 @@ WAITING: frozenset[WorkerState] = frozenset({_S.PENDING, _S.RESTARTING})
 PLACED: frozenset[WorkerState] = frozenset({_S.PREPARING, _S.PULLING, _S.STARTING, _S.RUNNING})
 
 # A phase may be skipped forwards (an image that is there is not pulled), never taken back but through Pending.
+# Completed is final but for a run whose workers restart together: one that has completed starts again with the others.
 WORKER_MOVES: dict[WorkerState, frozenset[WorkerState]] = {
-    _S.PENDING: frozenset({_S.PREPARING, _S.CANCELLED, _S.FAILED}),
+    _S.PENDING: frozenset({_S.PREPARING, _S.RESTARTING, _S.CANCELLED, _S.FAILED}),
     _S.PREPARING: frozenset({_S.PULLING, _S.STARTING, _S.RUNNING, _S.PENDING, _S.RESTARTING}) | ENDED,
     _S.PULLING: frozenset({_S.STARTING, _S.RUNNING, _S.PENDING, _S.RESTARTING}) | ENDED,
     _S.STARTING: frozenset({_S.RUNNING, _S.PENDING, _S.RESTARTING}) | ENDED,
     _S.RUNNING: frozenset({_S.PENDING, _S.RESTARTING}) | ENDED,
     _S.RESTARTING: frozenset({_S.PENDING, _S.CANCELLED, _S.FAILED}),
-    _S.COMPLETED: frozenset(),
+    _S.COMPLETED: frozenset({_S.RESTARTING}),
     _S.FAILED: frozenset(),
     _S.CANCELLED: frozenset(),
 }
@@ -83,11 +84,13 @@ class FirstFailure:
 @dataclass(frozen=True)
 class RunFacts:
     """All that a run's state depends on. `counts`: its workers by state. `waiting_reason`: the newest reason of a
-    worker that waits. `stop_requested`: of the run itself, which may have no workers yet."""
+    worker that waits. `stop_requested`: of the run itself, which may have no workers yet. `together`: a failure of one
+    is all workers' (`on_failure` is not RestartTask). `restarting`: why all its workers stop to start again."""
 
     counts: Mapping[WorkerState, int]
     gang: bool = False
-    fail_job: bool = False
+    together: bool = False
+    restarting: str = ""
     stop_requested: bool = False
     failure: FirstFailure | None = None
     waiting_reason: str = CREATED
@@ -129,16 +132,26 @@ def failure_sentence(facts: RunFacts) -> str:
     failure = facts.failure
     if failure is None:
         return "A worker failed"
+    sentence = worker_failed(failure)
+    if failure.reason.startswith(TIME_LIMIT_PREFIX):
+        return sentence
+    return f"{sentence}; the gang does not run without it" if facts.gang else sentence
+
+
+def worker_failed(failure: FirstFailure) -> str:
+    """Which worker, where, and why."""
     if failure.reason.startswith(TIME_LIMIT_PREFIX):
         return f"Worker {failure.worker}: {failure.reason}"
     where = f" on {failure.machine}" if failure.machine else ""
-    sentence = f"Worker {failure.worker} failed{where}: {failure.reason}"
-    return f"{sentence}; the gang does not run without it" if facts.gang else sentence
+    return f"Worker {failure.worker} failed{where}: {failure.reason}"
 
 
 def _progress(facts: RunFacts, total: int) -> str:
     running = facts.counts.get(_S.RUNNING, 0)
-    if facts.counts.get(_S.FAILED, 0) and (facts.gang or facts.fail_job):
+    if facts.restarting:
+        stopped = sum(facts.counts.get(state, 0) for state in WAITING)
+        return f"{facts.restarting}; all workers restart together, {stopped} of {total} stopped"
+    if facts.counts.get(_S.FAILED, 0) and (facts.gang or facts.together):
         return f"{failure_sentence(facts)}; stopping the others"
     if facts.gang and running < total:
         return f"Starting together: {running} of {total} ready"
@@ -151,6 +164,8 @@ def _progress(facts: RunFacts, total: int) -> str:
 
 def _waiting(facts: RunFacts, total: int) -> str:
     restarting = facts.counts.get(_S.RESTARTING, 0)
+    if facts.restarting and total > 1:
+        return f"Restarting all {total} workers: {facts.restarting}"
     if total == 1:
         return f"Restarting: {facts.waiting_reason}" if restarting else facts.waiting_reason
     if restarting:
@@ -218,7 +233,8 @@ REGISTRY_AWAY = (
 
 @dataclass(frozen=True)
 class End:
-    """How an attempt ended. `exit_code` null: unknown. `stop_reason`: set when its stop had been asked for before.
+    """How an attempt ended. `exit_code` null: unknown. `stop_reason`: set when its stop had been asked for before, and
+    `after_stop` is what for: to be Cancelled, Pending (given back in order) or Restarting (with its whole run).
     `ran_seconds`: how long it was Running."""
 
     cause: EndCause
@@ -226,11 +242,13 @@ class End:
     message: str = ""
     ran_seconds: float = 0
     stop_reason: str | None = None
+    after_stop: WorkerState = WorkerState.CANCELLED
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What a run says about ends, with the console's settings. Durations are seconds."""
+    """What a run says about ends, with the console's settings. Durations are seconds. `whole`: none of its workers was
+    stopped or has failed for good, so that all could restart together."""
 
     image: str = ""
     restart_policy: str = "OnFailure"
@@ -241,12 +259,13 @@ class Policy:
     backoff_seconds: float = 10
     backoff_max_seconds: float = 300
     reset_seconds: float = 600
+    whole: bool = True
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What becomes of the worker. `failure`: the cause to keep as its last failure, null when it did not fail.
-    `wait_seconds`: until it restarts. `fails_run`: its siblings must stop."""
+    `wait_seconds`: until it restarts. `fails_run`: its siblings must stop. `restarts_run`: and start again with it."""
 
     state: WorkerState
     reason: str
@@ -254,22 +273,34 @@ class Outcome:
     failure: str | None = None
     wait_seconds: float = 0
     fails_run: bool = False
+    restarts_run: bool = False
 
 
 def outcome(end: End, policy: Policy, failures_in_row: int) -> Outcome:
-    """Completed only from an observed 0; a stop that was asked for is Cancelled, whatever the exit code says."""
+    """Completed only from an observed 0; what was asked to stop becomes what it was stopped for, whatever its exit code
+    says. `failures_in_row`: the worker's; of the whole run where all restart together."""
     succeeded = end.cause is EndCause.EXITED and end.exit_code == 0
-    if end.stop_reason is not None and not succeeded:
-        return Outcome(WorkerState.CANCELLED, end.stop_reason, failures_in_row)
+    if end.stop_reason is not None and not (succeeded and _stays_completed(end, policy)):
+        return Outcome(end.after_stop, end.stop_reason, failures_in_row)
     if succeeded:
         return _success(end, policy)
     return _failure(end, policy, 0 if end.ran_seconds >= policy.reset_seconds else failures_in_row)
 
 
+def _stays_completed(end: End, policy: Policy) -> bool:
+    """Whether a worker that completed by itself, just before it was stopped, is done: not where all start again."""
+    if end.after_stop is WorkerState.CANCELLED:
+        return True
+    return end.after_stop is WorkerState.PENDING and not _is_forever(policy)
+
+
+def _is_forever(policy: Policy) -> bool:
+    return policy.lifetime == "Service" or policy.restart_policy == "Always"
+
+
 def _success(end: End, policy: Policy) -> Outcome:
     reason = end_sentence(end, policy)
-    forever = policy.lifetime == "Service" or policy.restart_policy == "Always"
-    if not forever or end.stop_reason is not None:
+    if not _is_forever(policy) or end.stop_reason is not None:
         return Outcome(WorkerState.COMPLETED, reason, 0)
     return Outcome(WorkerState.RESTARTING, reason, 0, wait_seconds=policy.backoff_seconds)
 
@@ -278,17 +309,19 @@ def _failure(end: End, policy: Policy, failures: int) -> Outcome:
     cause = end_sentence(end, policy)
     service = policy.lifetime == "Service"
     retry = _retry_of(end)
-    if policy.on_failure == "FailJob":
+    together = policy.on_failure == "RestartJob"
+    if policy.on_failure == "FailJob" or (together and not policy.whole):
         return Outcome(WorkerState.FAILED, cause, failures, failure=cause, fails_run=True)
     if retry is Retry.NEVER or (policy.restart_policy == "Never" and not service):
-        return Outcome(WorkerState.FAILED, cause, failures, failure=cause)
+        return Outcome(WorkerState.FAILED, cause, failures, failure=cause, fails_run=together)
     if retry is Retry.FREE:
-        return Outcome(WorkerState.PENDING, cause, failures, failure=cause)
+        state = WorkerState.RESTARTING if together else WorkerState.PENDING
+        return Outcome(state, cause, failures, failure=cause, restarts_run=together)
     if failures >= policy.budget and not service:
         exhausted = f"Retry budget exhausted after {policy.budget}/{policy.budget} restarts"
-        return Outcome(WorkerState.FAILED, exhausted, failures, failure=cause)
+        return Outcome(WorkerState.FAILED, exhausted, failures, failure=cause, fails_run=together)
     wait = backoff(failures, policy)
-    return Outcome(WorkerState.RESTARTING, cause, failures + 1, failure=cause, wait_seconds=wait)
+    return Outcome(WorkerState.RESTARTING, cause, failures + 1, failure=cause, wait_seconds=wait, restarts_run=together)
 
 
 def backoff(failures: int, policy: Policy) -> float:

@@ -231,7 +231,9 @@ def _check_run(run: Run, its: list[Worker], attempts: list[Attempt]) -> None:
         failure = FirstFailure(failed[0].name, on[0] if on else "", failed[0].reason)
     facts = RunFacts(
         counts=Counter(WorkerState(worker.state) for worker in its),
-        fail_job=run.on_failure == "FailJob",
+        gang=run.gang,
+        together=run.on_failure != "RestartTask",
+        restarting=(run.restarting or {}).get("cause", ""),
         stop_requested=run.stop_requested_at is not None,
         failure=failure,
         waiting_reason=run.reason,
@@ -241,7 +243,13 @@ def _check_run(run: Run, its: list[Worker], attempts: list[Attempt]) -> None:
     if run.state != RunState.PENDING:
         assert run.reason == derived.reason
     assert (run.ended_at is not None) == all(worker.state in ENDED for worker in its) or not its
-    assert run.restarts == sum(worker.restarts for worker in its)
+    if run.on_failure == "RestartJob":
+        assert run.restarts >= max((worker.restarts for worker in its), default=0)
+    else:
+        assert run.restarts == sum(worker.restarts for worker in its)
+    if run.restarting is not None:
+        assert not any(worker.state in (WorkerState.PENDING, WorkerState.COMPLETED) for worker in its)
+        assert all(worker.stop_requested_at is not None for worker in its if worker.state in PLACED)
     history = list(Transition.objects.filter(run=run, worker=None).order_by("id"))
     assert history[-1].state == run.state
     assert [move.at for move in history] == sorted(move.at for move in history)

@@ -52,7 +52,8 @@ def test_every_state_is_waiting_placed_or_ended() -> None:
 
 @pytest.mark.parametrize("state", sorted(ENDED))
 def test_an_end_is_final(state: WorkerState) -> None:
-    assert WORKER_MOVES[state] == frozenset()
+    """But for a worker that has completed, in a run whose workers restart together."""
+    assert WORKER_MOVES[state] == (frozenset({S.RESTARTING}) if state is S.COMPLETED else frozenset())
 
 
 @pytest.mark.parametrize("state", sorted(WAITING | PLACED))
@@ -149,9 +150,66 @@ def test_failures_wait_ten_seconds_doubling_to_five_minutes() -> None:
     assert backoff(10_000, POLICY) == 300
 
 
-def test_only_fail_job_stops_the_siblings() -> None:
+def test_one_failure_stops_the_siblings_only_where_it_is_all_workers() -> None:
     assert outcome(End(EndCause.EXITED, 1), FAIL_JOB, 0).fails_run
     assert not outcome(End(EndCause.EXITED, 1), NEVER, 0).fails_run
+    assert outcome(End(EndCause.EXITED, 1), replace(NEVER, on_failure="RestartJob"), 0).fails_run
+
+
+TOGETHER = replace(POLICY, on_failure="RestartJob")
+LOST, CRASH = End(EndCause.MACHINE_LOST), End(EndCause.EXITED, 1)
+WHOLE = [
+    # (end, policy, failures of the run) → (state, failures, wait, restarts the run, fails the run)
+    (CRASH, TOGETHER, 0, (S.RESTARTING, 1, 10, True, False)),
+    (CRASH, TOGETHER, 9, (S.RESTARTING, 10, 300, True, False)),
+    (CRASH, TOGETHER, 10, (S.FAILED, 10, 0, False, True)),
+    (replace(CRASH, ran_seconds=600), TOGETHER, 10, (S.RESTARTING, 1, 10, True, False)),
+    (LOST, TOGETHER, 4, (S.RESTARTING, 4, 0, True, False)),
+    (End(EndCause.TIME_LIMIT, 143), TOGETHER, 0, (S.FAILED, 0, 0, False, True)),
+    (CRASH, replace(TOGETHER, restart_policy="Never"), 0, (S.FAILED, 0, 0, False, True)),
+    (CRASH, replace(TOGETHER, whole=False), 0, (S.FAILED, 0, 0, False, True)),
+    (LOST, replace(TOGETHER, whole=False), 0, (S.FAILED, 0, 0, False, True)),
+    (End(EndCause.EXITED, 0), TOGETHER, 3, (S.COMPLETED, 0, 0, False, False)),
+]
+
+
+@pytest.mark.parametrize(("end", "policy", "failures", "expected"), WHOLE)
+def test_where_all_restart_together_one_end_decides_for_all(
+    end: End, policy: Policy, failures: int, expected: tuple[object, ...]
+) -> None:
+    found = outcome(end, policy, failures)
+    assert (
+        found.state,
+        found.failures_in_row,
+        found.wait_seconds,
+        found.restarts_run,
+        found.fails_run,
+    ) == expected
+
+
+STOPPED = End(EndCause.STOPPED, 143, stop_reason="why")
+DONE = End(EndCause.EXITED, 0, stop_reason="why")
+STOPS = [
+    (STOPPED, S.CANCELLED, POLICY, S.CANCELLED),
+    (STOPPED, S.PENDING, POLICY, S.PENDING),
+    (STOPPED, S.RESTARTING, POLICY, S.RESTARTING),
+    (replace(STOPPED, cause=EndCause.EXITED, exit_code=1), S.PENDING, POLICY, S.PENDING),
+    (DONE, S.CANCELLED, POLICY, S.COMPLETED),
+    (DONE, S.PENDING, POLICY, S.COMPLETED),
+    (DONE, S.PENDING, replace(POLICY, restart_policy="Always"), S.PENDING),
+    (DONE, S.RESTARTING, POLICY, S.RESTARTING),  # the others start again, and would wait for it
+]
+
+
+@pytest.mark.parametrize(("end", "then", "policy", "state"), STOPS)
+def test_what_was_stopped_becomes_what_it_was_stopped_for(
+    end: End, then: WorkerState, policy: Policy, state: WorkerState
+) -> None:
+    found = outcome(replace(end, after_stop=then), policy, 3)
+    assert found.state is state
+    assert found.failure is None
+    if state is not S.COMPLETED:
+        assert (found.reason, found.failures_in_row) == ("why", 3)
 
 
 ends = st.builds(
@@ -165,7 +223,8 @@ ends = st.builds(
 policies = st.builds(
     Policy,
     restart_policy=st.sampled_from(["OnFailure", "Always", "Never"]),
-    on_failure=st.sampled_from(["RestartTask", "FailJob"]),
+    on_failure=st.sampled_from(["RestartTask", "RestartJob", "FailJob"]),
+    whole=st.booleans(),
     lifetime=st.sampled_from(["Batch", "Service"]),
 )
 
@@ -195,7 +254,9 @@ def test_every_outcome_is_a_legal_move_of_a_running_worker(end: End, policy: Pol
     found: Outcome = outcome(end, policy, failures)
     for state in PLACED:
         check_move(state, found.state)
-    assert (found.wait_seconds > 0) == (found.state is S.RESTARTING)
+    assert found.state is S.RESTARTING or not (found.wait_seconds or found.restarts_run)
+    assert found.wait_seconds > 0 or found.restarts_run or found.state is not S.RESTARTING
+    assert not (found.restarts_run and found.fails_run)
 
 
 # ---- runs ----
@@ -224,7 +285,7 @@ RUNS = [
     (facts(S.PENDING, S.COMPLETED), RunState.RUNNING, "0 of 2 workers running, 1 done"),
     (facts(S.RUNNING, S.FAILED, failure=FAILURE), RunState.RUNNING, "1 of 2 workers running, 1 failed"),
     (
-        facts(S.RUNNING, S.FAILED, failure=FAILURE, fail_job=True),
+        facts(S.RUNNING, S.FAILED, failure=FAILURE, together=True),
         RunState.RUNNING,
         "Worker llama-sft-1 failed on gpu-08: Exited with code 1; stopping the others",
     ),
@@ -233,6 +294,21 @@ RUNS = [
         facts(S.RESTARTING, S.PENDING, waiting_reason="Exited with code 1"),
         RunState.PENDING,
         "1 of 2 workers restarting: Exited with code 1",
+    ),
+    (
+        facts(S.RESTARTING, S.RUNNING, restarting="Worker a-1 failed on gpu-08: Exited with code 1"),
+        RunState.RUNNING,
+        "Worker a-1 failed on gpu-08: Exited with code 1; all workers restart together, 1 of 2 stopped",
+    ),
+    (
+        facts(S.RESTARTING, S.PREPARING, restarting="Machine gpu-08 is drained: a fan rattles"),
+        RunState.STARTING,
+        "Machine gpu-08 is drained: a fan rattles; all workers restart together, 1 of 2 stopped",
+    ),
+    (
+        facts(S.RESTARTING, S.RESTARTING, restarting="Worker a-1 failed on gpu-08: Exited with code 1"),
+        RunState.PENDING,
+        "Restarting all 2 workers: Worker a-1 failed on gpu-08: Exited with code 1",
     ),
     (facts(S.COMPLETED), RunState.COMPLETED, "1 of 1 workers completed"),
     (facts(S.COMPLETED, S.CANCELLED), RunState.CANCELLED, "All workers ended; some were cancelled"),

@@ -24,6 +24,7 @@ def delete_run(access: Access, run: Run, now: datetime) -> None:
             raise NotFound(f"there is no run {run.name}")
         locked_run.deleted_at = now
         locked_run.stop_requested_at = locked_run.stop_requested_at or now
+        locked_run.restarting = None
         for worker in batch.add_workers(rows.workers_of_runs([run.id])):
             if worker.state not in ENDED:
                 worker.restart_at = None

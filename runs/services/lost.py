@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from runs.services import rows
-from runs.services.ends import end_worker
+from runs.services.ends import end_stopped, end_worker, restart_whole
 from runs.services.moves import Batch, locked
-from runs.services.rows import AttemptRow, WorkerRow
+from runs.services.rows import AttemptRow, WholeRestart, WorkerRow
 from runs.state_machine import PLACED, End, EndCause, WorkerState
 
 
@@ -26,14 +26,20 @@ def machines_lost(machine_ids: Iterable[int], now: datetime) -> None:
 
 def requeue_cluster_workers(machine_ids: Iterable[int], reason: str, now: datetime) -> None:
     """Give up these machines' workers in order: back to Pending with `reason`, to be placed again. Their machines are
-    told to stop them, with their grace. A worker whose stop was asked for is Cancelled instead."""
+    told to stop them, with their grace. A worker whose stop was asked for becomes what it was stopped for instead.
+    Where one failure is all workers', those on other machines are given back with them."""
     ids = list(machine_ids)
     with locked(rows.runs_live_on_machines(ids)) as batch:
-        for worker, _ in _superseded(batch, ids, now):
+        cut = [worker for worker, _ in _superseded(batch, ids, now)]
+        for worker in cut:
             if worker.stop_requested_at is not None:
-                batch.move(worker, WorkerState.CANCELLED, worker.stop_reason, "console", now)
+                end_stopped(batch, worker, "console", now)
             else:
                 batch.move(worker, WorkerState.PENDING, reason, "console", now)
+        for run_id in dict.fromkeys(worker.run_id for worker in cut):
+            run = batch.runs[run_id]
+            if run.on_failure == "RestartJob" and run.restarting is None and any(map(run.counts.get, PLACED)):
+                restart_whole(batch, run, WholeRestart(now, reason, None), "console", now)
 
 
 def _superseded(batch: Batch, machine_ids: list[int], now: datetime) -> list[tuple[WorkerRow, AttemptRow]]:

@@ -68,6 +68,10 @@ class Batch:
     def run_of(self, worker: WorkerRow) -> RunRow:
         return self.runs[worker.run_id]
 
+    def machine_of(self, worker: WorkerRow) -> str:
+        """The name of the machine of its newest attempt; "" where that was not loaded."""
+        return self._machine_names.get((worker.id, worker.attempt_number), "")
+
     # ---- what changes ----
 
     def move(self, worker: WorkerRow, state: WorkerState, reason: str, actor: str, at: datetime) -> None:
@@ -79,8 +83,7 @@ class Batch:
         worker.state = state
         self._record(worker, reason, actor, at)
         if state is WorkerState.FAILED and run.failure is None:
-            machine = self._machine_names.get((worker.id, worker.attempt_number), "")
-            run.failure = FirstFailure(worker.name, machine, reason)
+            run.failure = FirstFailure(worker.name, self.machine_of(worker), reason)
         if state in WAITING:
             self._waiting_reasons[run.id] = reason
         if state is WorkerState.PENDING or state in ENDED:

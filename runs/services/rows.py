@@ -10,9 +10,21 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+import msgspec
+
 from astraconsole.sql import fetch
 from runs.spec import RunSpec, load_spec
-from runs.state_machine import RUN_ENDED, FirstFailure, RunFacts, RunState, WorkerState
+from runs.state_machine import PLACED, RUN_ENDED, FirstFailure, RunFacts, RunState, WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRestart:
+    """All workers of a run stop and start again together: not before `at`, and not before all have stopped.
+    `failed_at`: when the first one failed; null where they are given back in order."""
+
+    at: datetime
+    cause: str
+    failed_at: datetime | None
 
 
 @dataclass(slots=True)
@@ -35,6 +47,8 @@ class RunRow:
     deleted_at: datetime | None
     stop_requested_at: datetime | None
     restarts: int
+    failures_in_row: int
+    restarting: WholeRestart | None
     pending_code: str
     counts: dict[WorkerState, int] = field(default_factory=dict)
     failure: FirstFailure | None = None
@@ -47,7 +61,8 @@ class RunRow:
         return RunFacts(
             counts=self.counts,
             gang=self.gang,
-            fail_job=self.on_failure == "FailJob",
+            together=self.on_failure != "RestartTask",
+            restarting=self.restarting.cause if self.restarting else "",
             stop_requested=self.stop_requested_at is not None,
             failure=self.failure,
             waiting_reason=waiting_reason,
@@ -75,6 +90,7 @@ class WorkerRow:
     restart_at: datetime | None
     stop_requested_at: datetime | None
     stop_reason: str
+    after_stop: WorkerState
     exit_code: int | None
     last_failure: dict[str, Any] | None
 
@@ -109,7 +125,7 @@ def lock_runs(run_ids: Iterable[int]) -> dict[int, RunRow]:
         """
         SELECT r.id, r.uid, r.name, r.namespace_id, r.workspace_id, n.cluster_id, r.gang,
                r.on_failure, r.state, r.reason, r.changed_at, r.started_at, r.ended_at, r.deleted_at,
-               r.stop_requested_at, r.restarts, r.pending_code
+               r.stop_requested_at, r.restarts, r.failures_in_row, r.restarting::text, r.pending_code
         FROM runs_run r JOIN machines_namespace n ON n.id = r.namespace_id
         WHERE r.id = ANY(%s) ORDER BY r.id FOR NO KEY UPDATE OF r
         """,
@@ -123,6 +139,7 @@ def lock_runs(run_ids: Iterable[int]) -> dict[int, RunRow]:
 def _run_row(row: Sequence[Any]) -> RunRow:
     values = list(row)
     values[8] = RunState(values[8])
+    values[17] = msgspec.json.decode(values[17], type=WholeRestart) if values[17] else None
     return RunRow(*values)
 
 
@@ -161,8 +178,8 @@ def specs_of(run_ids: Iterable[int]) -> dict[int, RunSpec]:
 
 WORKER_COLUMNS = """
     w.id, w.uid, w.run_id, w.name, w."group", w.rank, w.gpus, w.node_fraction, w.state, w.reason, w.changed_at,
-    w.attempt_number, w.restarts, w.failures_in_row, w.restart_at, w.stop_requested_at, w.stop_reason, w.exit_code,
-    w.last_failure::text
+    w.attempt_number, w.restarts, w.failures_in_row, w.restart_at, w.stop_requested_at, w.stop_reason, w.after_stop,
+    w.exit_code, w.last_failure::text
 """
 
 
@@ -182,7 +199,8 @@ def _workers(condition: str, parameters: list[Any]) -> list[WorkerRow]:
 def _worker_row(row: Sequence[Any]) -> WorkerRow:
     values = list(row)
     values[8] = WorkerState(values[8])
-    values[18] = json.loads(values[18]) if values[18] else None
+    values[17] = WorkerState(values[17])
+    values[19] = json.loads(values[19]) if values[19] else None
     return WorkerRow(*values)
 
 
@@ -311,9 +329,15 @@ def assigned_attempts(machine_id: int) -> set[UUID]:
 
 
 def runs_with_due_restarts(now: datetime, limit: int) -> list[int]:
+    """But for those of which all restart together while one of them has not stopped."""
     due = fetch(
-        "SELECT run_id FROM runs_worker WHERE state = 'Restarting' AND restart_at <= %s ORDER BY restart_at LIMIT %s",
-        [now, limit],
+        """
+        SELECT w.run_id FROM runs_worker w JOIN runs_run r ON r.id = w.run_id
+        WHERE w.state = 'Restarting' AND w.restart_at <= %s AND (r.restarting IS NULL OR NOT EXISTS (
+            SELECT FROM runs_worker p WHERE p.run_id = r.id AND p.state = ANY(%s)))
+        ORDER BY w.restart_at LIMIT %s
+        """,
+        [now, list(PLACED), limit],
     )
     return sorted({run_id for (run_id,) in due})
 

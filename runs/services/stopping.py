@@ -31,6 +31,7 @@ def stop_run(access: Access, run: Run, reason: str, now: datetime) -> None:
         if locked_run is None or locked_run.ended:
             raise AlreadyEnded(f"run {run.name} has already ended")
         locked_run.stop_requested_at = locked_run.stop_requested_at or now
+        locked_run.restarting = None
         workers = batch.add_workers(rows.workers_of_runs([run.id]))
         stop_workers(batch, workers, stop_sentence(access.actor, reason), access.actor, now)
         batch.derive(locked_run, access.actor, now)

@@ -48,10 +48,11 @@ def update_runs(runs: Sequence[RunRow]) -> None:
         """
         UPDATE runs_run r SET state = v.state, reason = v.reason, changed_at = v.changed_at, started_at = v.started_at,
             ended_at = v.ended_at, deleted_at = v.deleted_at, stop_requested_at = v.stop_requested_at,
-            restarts = v.restarts, pending_code = v.pending_code
+            restarts = v.restarts, failures_in_row = v.failures_in_row, restarting = v.restarting,
+            pending_code = v.pending_code
         FROM json_to_recordset(%s::json) AS v(id bigint, state text, reason text, changed_at timestamptz,
             started_at timestamptz, ended_at timestamptz, deleted_at timestamptz, stop_requested_at timestamptz,
-            restarts int, pending_code text)
+            restarts int, failures_in_row int, restarting jsonb, pending_code text)
         WHERE r.id = v.id
         """,
         [_json(runs)],
@@ -64,10 +65,11 @@ def update_workers(workers: Sequence[WorkerRow]) -> None:
         UPDATE runs_worker w SET state = v.state, reason = v.reason, changed_at = v.changed_at,
             attempt_number = v.attempt_number, restarts = v.restarts, failures_in_row = v.failures_in_row,
             restart_at = v.restart_at, stop_requested_at = v.stop_requested_at, stop_reason = v.stop_reason,
-            exit_code = v.exit_code, last_failure = v.last_failure
+            after_stop = v.after_stop, exit_code = v.exit_code, last_failure = v.last_failure
         FROM json_to_recordset(%s::json) AS v(id bigint, state text, reason text, changed_at timestamptz,
             attempt_number int, restarts int, failures_in_row int, restart_at timestamptz,
-            stop_requested_at timestamptz, stop_reason text, exit_code int, last_failure jsonb)
+            stop_requested_at timestamptz, stop_reason text, after_stop text, exit_code int,
+            last_failure jsonb)
         WHERE w.id = v.id
         """,
         [_json(workers)],
