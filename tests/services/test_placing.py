@@ -17,16 +17,6 @@ from tests.builders import GIB, T0, after
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def editor():
-    return make.access(make.workspace())
-
-
-@pytest.fixture
-def east(editor):
-    return make.cluster(editor.workspace)
-
-
 def order_of(attempt: Attempt) -> Order:
     return msgspec.msgpack.decode(bytes(Assignment.objects.get(attempt=attempt.uid).order), type=Order)
 

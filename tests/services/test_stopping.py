@@ -16,21 +16,6 @@ from tests.builders import T0, after
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def editor():
-    return make.access(make.workspace())
-
-
-@pytest.fixture
-def east(editor):
-    return make.cluster(editor.workspace)
-
-
-@pytest.fixture
-def on(east):
-    return make.machine(east, "gpu-08")
-
-
 def state_of(worker):
     worker.refresh_from_db()
     return worker.state, worker.reason
