@@ -1,6 +1,12 @@
-"""Bodies of requests that several tests send, or expect a form to make."""
+"""Bodies of requests that several tests send, change, or expect a form to make."""
 
+import copy
 from typing import Any
+
+import pytest
+
+from astraconsole.errors import AstraError
+from runs.spec import parse_run
 
 RESNET50: dict[str, Any] = {
     "metadata": {"name": "resnet50"},
@@ -17,3 +23,29 @@ RESNET50: dict[str, Any] = {
         }
     },
 }
+GIB = 1024**3
+CPU = {"cpu_cores": 0.5, "memory_bytes": GIB}
+
+
+def body(*changes: tuple[str, Any], resources: dict[str, Any] | None = None) -> dict[str, Any]:
+    """RESNET50 with values set at dotted paths."""
+    result = copy.deepcopy(RESNET50)
+    if resources is not None:
+        result["spec"]["task_template"]["requested_resources"] = resources
+    for path, value in changes:
+        *parents, last = path.split(".")
+        place: Any = result
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = value
+    return result
+
+
+def refusal(request: object, **options: bool) -> AstraError:
+    with pytest.raises(AstraError) as caught:
+        parse_run(request, **options)
+    return caught.value
+
+
+def fields(error: AstraError) -> list[str]:
+    return [entry["field"] for entry in error.detail]
