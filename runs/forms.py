@@ -78,7 +78,11 @@ MORE: tuple[Field, ...] = (
         "spec.on_failure",
         3,
         "choice",
-        choices=(("", "RestartTask: restart the failed worker"), ("FailJob", "FailJob: the run fails at once")),
+        choices=(
+            ("", "RestartTask: restart the failed worker"),
+            ("RestartJob", "RestartJob: restart all workers together"),
+            ("FailJob", "FailJob: the run fails at once"),
+        ),
     ),
     Field(
         "env",

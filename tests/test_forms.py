@@ -204,7 +204,7 @@ def test_the_body_means_the_same_to_the_api() -> None:
         ("array", "10001"),
         ("parallelism", "0"),
         ("restart_policy", "Sometimes"),
-        ("on_failure", "RestartJob"),
+        ("on_failure", "RestartAll"),
         ("on_failure", "Panic"),
         ("env", "1=2"),
         ("working_dir", "relative"),
