@@ -36,7 +36,6 @@ check: .venv/requirements-dev.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python manage.py check
-	$(BIN)/python -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 
 format: .venv/requirements-dev.installed
 	$(BIN)/ruff format .

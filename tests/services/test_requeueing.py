@@ -15,16 +15,6 @@ REASON = "Machine gpu-08 is drained: a fan rattles"
 
 
 @pytest.fixture
-def editor():
-    return make.access(make.workspace())
-
-
-@pytest.fixture
-def east(editor):
-    return make.cluster(editor.workspace)
-
-
-@pytest.fixture
 def on(east):
     return make.machine(east, "gpu-08", cpu=64, memory=64 * GIB)
 

@@ -36,16 +36,6 @@ TEMPLATE = {"command": "learn", "env": {"SHARED": "ours"}, "time_limit_seconds":
 
 
 @pytest.fixture
-def editor():
-    return make.access(make.workspace())
-
-
-@pytest.fixture
-def east(editor):
-    return make.cluster(editor.workspace)
-
-
-@pytest.fixture
 def on(east):
     return make.machine(east, "gpu-08", cpu=64, gpus=8)
 

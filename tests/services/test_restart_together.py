@@ -17,16 +17,6 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def editor():
-    return make.access(make.workspace())
-
-
-@pytest.fixture
-def east(editor):
-    return make.cluster(editor.workspace)
-
-
-@pytest.fixture
 def machines(east):
     return [make.machine(east, f"gpu-0{number}", cpu=64, memory=64 * GIB) for number in range(3)]
 
