@@ -13,7 +13,6 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from astraconsole.errors import AstraError, BadRequest
 from astraconsole.json_bodies import valid_reason
-from astraconsole.json_bodies import valid_reason
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
