@@ -5,7 +5,11 @@ import os
 import sys
 
 from django.core.management import execute_from_command_line
+from environs import EnvError
 
 if __name__ == "__main__":
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "astraconsole.settings")
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except EnvError as error:
+        sys.exit(str(error))

@@ -30,6 +30,7 @@ from runs.units import parse_memory
 READY_SECONDS = 120
 WATCH_SECONDS = 0.2
 STOP_MARGIN_SECONDS = 15
+EVERYWHERE = ("0.0.0.0", "::", "")
 
 
 class StartError(Exception):
@@ -116,7 +117,14 @@ class LocalConsole:
         return {"DATABASE_URL": servers.database_url, "REDIS_URL": servers.redis_url}
 
     def _environment(self, servers: Mapping[str, str]) -> dict[str, str]:
-        hosts = {self.options.host, "localhost", "127.0.0.1", "[::1]", socket.gethostname(), socket.getfqdn()}
+        hosts = {
+            "localhost",
+            "127.0.0.1",
+            "[::1]",
+            socket.gethostname(),
+            socket.getfqdn(),
+            *names_of(self.options.host),
+        }
         defaults = {"ALLOWED_HOSTS": ",".join(sorted(hosts)), "DJANGO_SETTINGS_MODULE": "astraconsole.settings"}
         return defaults | dict(os.environ) | dict(servers) | {"SECRET_KEY": self._secret_key(), "PYTHONUNBUFFERED": "1"}
 
@@ -269,9 +277,20 @@ def _host_memory() -> int:
 
 def _in_url(host: str) -> str:
     """Where to reach what listens on `host`."""
-    if host in ("0.0.0.0", "::", ""):
+    if host in EVERYWHERE:
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
+
+
+def names_of(host: str) -> set[str]:
+    """By which others may ask for what listens on `host`, as a URL spells them. Nothing is sent."""
+    family, anywhere = (socket.AF_INET6, "2001:db8::1") if ":" in host else (socket.AF_INET, "192.0.2.1")
+    if host not in EVERYWHERE:
+        return {f"[{host}]" if ":" in host else host}
+    with socket.socket(family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect((anywhere, 9))  # chooses the address that leads out
+        return {host} | names_of(probe.getsockname()[0])
+    return {host}
 
 
 @contextlib.contextmanager

@@ -3,10 +3,15 @@
 from pathlib import Path
 
 import dj_database_url
-from environs import Env
+from environs import Env, validate
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Env()
+POSITIVE = validate.Range(min=0, min_inclusive=False, error="must be greater than 0")
+NOT_NEGATIVE = validate.Range(min=0, error="must not be negative")
+POSTGRES = validate.Regexp("(postgres(ql)?://.*)?$", error="must begin with postgres://")
+REDIS = validate.Regexp("((rediss?|unix)://.*)?$", error="must begin with redis://, rediss:// or unix://")
+LEVEL = validate.OneOf(("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), error="must be one of {choices}")
 
 DEBUG = env.bool("DEBUG", False)
 SECRET_KEY = env.str("SECRET_KEY", "")  # Django refuses to use an empty one
@@ -15,16 +20,18 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", [])
 
 DATABASES = {
     "default": {
-        **dj_database_url.parse(env.str("DATABASE_URL", "postgres:///astra")),
+        **dj_database_url.parse(env.str("DATABASE_URL", "", validate=POSTGRES) or "postgres:///astra"),
         "OPTIONS": {
             # One pool per process: its threads come and go, and a connection each would stay behind.
-            "pool": {"min_size": 1, "max_size": env.int("DB_POOL_SIZE", 16), "timeout": 20},
+            "pool": {"min_size": 1, "max_size": env.int("DB_POOL_SIZE", 16, validate=POSITIVE), "timeout": 20},
             "prepare_threshold": 5,  # else `astraconsole.sql` could not have its statements prepared either
         },
     }
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-REDIS_URL = env.str("REDIS_URL", "redis://127.0.0.1:6379/0")  # redis://… or unix://:password@/path?db=0
+REDIS_URL = (
+    env.str("REDIS_URL", "", validate=REDIS) or "redis://127.0.0.1:6379/0"
+)  # redis://… or unix://:password@/path?db=0
 CHANNEL_PREFIX = "astra"
 CHANNEL_LAYERS = {
     "default": {
@@ -98,31 +105,31 @@ WHITENOISE_USE_FINDERS = True  # nothing to collect before the first start
 TIME_ZONE = "UTC"
 USE_TZ = True
 LANGUAGE_CODE = "en-us"
-HTTP_THREADS = env.int("HTTP_THREADS", 32)  # requests that one daphne answers at a time
+HTTP_THREADS = env.int("HTTP_THREADS", 32, validate=POSITIVE)  # requests that one daphne answers at a time
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
 SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.bool("BEHIND_TLS_PROXY", False) else None
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("BEHIND_TLS_PROXY", False)
 SESSION_COOKIE_SAMESITE = "Lax"
 
 # Durations are seconds, sizes bytes.
-MACHINE_LEASE_SECONDS = env.float("MACHINE_LEASE_SECONDS", 30)
-MACHINE_HEARTBEAT_SECONDS = env.float("MACHINE_HEARTBEAT_SECONDS", 5)
-STOP_GRACE_SECONDS = env.float("STOP_GRACE_SECONDS", 30)
-RESTART_BACKOFF_SECONDS = env.float("RESTART_BACKOFF_SECONDS", 10)
-RESTART_BACKOFF_MAX_SECONDS = env.float("RESTART_BACKOFF_MAX_SECONDS", 300)
-RESTART_BUDGET = env.int("RESTART_BUDGET", 10)
-RESTART_RESET_SECONDS = env.float("RESTART_RESET_SECONDS", 600)
-LOG_FOLLOW_SECONDS = env.float("LOG_FOLLOW_SECONDS", 4)
-LOG_KEEP_BYTES = env.int("LOG_KEEP_BYTES", 1024**3)
-CALL_TIMEOUT_SECONDS = env.float("CALL_TIMEOUT_SECONDS", 10)
-SCHEDULER_TICK_SECONDS = env.float("SCHEDULER_TICK_SECONDS", 5)
+MACHINE_LEASE_SECONDS = env.float("MACHINE_LEASE_SECONDS", 30, validate=POSITIVE)
+MACHINE_HEARTBEAT_SECONDS = env.float("MACHINE_HEARTBEAT_SECONDS", 5, validate=POSITIVE)
+STOP_GRACE_SECONDS = env.float("STOP_GRACE_SECONDS", 30, validate=NOT_NEGATIVE)
+RESTART_BACKOFF_SECONDS = env.float("RESTART_BACKOFF_SECONDS", 10, validate=NOT_NEGATIVE)
+RESTART_BACKOFF_MAX_SECONDS = env.float("RESTART_BACKOFF_MAX_SECONDS", 300, validate=NOT_NEGATIVE)
+RESTART_BUDGET = env.int("RESTART_BUDGET", 10, validate=NOT_NEGATIVE)
+RESTART_RESET_SECONDS = env.float("RESTART_RESET_SECONDS", 600, validate=NOT_NEGATIVE)
+LOG_FOLLOW_SECONDS = env.float("LOG_FOLLOW_SECONDS", 4, validate=POSITIVE)
+LOG_KEEP_BYTES = env.int("LOG_KEEP_BYTES", 1024**3, validate=POSITIVE)
+CALL_TIMEOUT_SECONDS = env.float("CALL_TIMEOUT_SECONDS", 10, validate=POSITIVE)
+SCHEDULER_TICK_SECONDS = env.float("SCHEDULER_TICK_SECONDS", 5, validate=POSITIVE)
 
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", "INFO")},
+    "root": {"handlers": ["stderr"], "level": env.str("LOG_LEVEL", "INFO", validate=LEVEL)},
     "loggers": {
         "httpx": {"level": "WARNING"},
         "celery.worker.strategy": {"level": "WARNING"},  # each task twice, otherwise

@@ -8,7 +8,7 @@ from http import HTTPStatus
 from urllib.parse import urlencode
 
 from django.conf import settings
-from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.core.exceptions import DisallowedHost, PermissionDenied, RequestDataTooBig
 from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.shortcuts import render
@@ -125,6 +125,8 @@ def _not_allowed(request: HttpRequest, response: HttpResponse) -> HttpResponse:
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     if isinstance(exception, RequestDataTooBig):
         return error_response(request, too_large())
+    if isinstance(exception, DisallowedHost):
+        return error_response(request, BadRequest("the console does not answer to this name: see ALLOWED_HOSTS"))
     return error_response(request, BadRequest("this request cannot be understood"))
 
 

@@ -153,7 +153,9 @@ def test_a_nul_in_a_parameter_is_refused(client: Client) -> None:
 
 
 def test_a_host_that_is_not_ours_is_refused_in_the_shape(client: Client) -> None:
-    assert_shape(client.get("/api/test/reads", headers={"host": "evil.example"}), 400, "BAD_REQUEST")
+    answer = client.get("/api/test/reads", headers={"host": "evil.example"})
+    assert_shape(answer, 400, "BAD_REQUEST")
+    assert "ALLOWED_HOSTS" in answer.json()["message"]
 
 
 def test_unauthenticated_names_the_scheme(client: Client) -> None:

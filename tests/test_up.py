@@ -14,6 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from astraconsole.local import names_of
 from tests.console import ROOT, Console, eventually, free_port, processes_of, running_console, start_console
 
 pytestmark = pytest.mark.processes
@@ -127,6 +128,19 @@ def test_a_stop_while_it_starts_is_no_error_and_leaves_nothing_running(folder: P
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert processes_of(folder, process.pid) == []
+
+
+@pytest.mark.parametrize(("host", "names"), [("::1", {"[::1]"}), ("10.0.0.1", {"10.0.0.1"}), ("gpu-1", {"gpu-1"})])
+def test_a_console_answers_to_the_address_that_it_listens_on(host: str, names: set[str]) -> None:
+    assert names_of(host) == names
+
+
+def test_a_console_open_to_the_network_answers_to_this_hosts_address() -> None:
+    names = names_of("0.0.0.0")
+    assert "0.0.0.0" in names
+    for name in names:
+        with socket.socket() as probe:
+            probe.bind((name, 0))  # OSError if it is not this host's
 
 
 def test_a_second_start_keeps_the_demo_and_its_runs(console: Console) -> None:

@@ -1,0 +1,123 @@
+"""What the documents say exists, exists; and what exists is in them."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from astraconsole import errors
+from astraconsole.cli.main import ASTRAEUS, astra
+from machines.agent.main import main as astra_agent
+from tests.conftest import PROJECT
+
+README = (PROJECT / "README.md").read_text()
+PAGES = [
+    PROJECT / "README.md",
+    PROJECT / "CHANGELOG.md",
+    *(PROJECT / "docs").rglob("*.md"),
+    *PROJECT.glob("*/*/README.md"),
+]
+COMMANDS = {"astra": astra, "astra-agent": astra_agent}
+
+
+def code_blocks(text: str) -> str:
+    return "\n".join(re.findall(r"^```(?:sh|ini)\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+
+
+def rows_of(heading: str) -> Iterator[str]:
+    """First cells of the table below a heading of README, as they stand between backquotes."""
+    section = README.split(f"## {heading}\n")[1].split("\n## ")[0]
+    for cell in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE):
+        yield from re.findall(r"`([^`]+)`", cell)
+
+
+def test_the_configuration_table_has_every_setting_once() -> None:
+    settings = (PROJECT / "astraconsole" / "settings.py").read_text()
+    read = set(re.findall(r'env\.\w+\(\s*"([A-Z_]+)"', settings))
+    told = list(rows_of("Configuration"))
+    assert sorted(told) == sorted(read)
+
+
+def every_error(kind: type[errors.AstraError] = errors.AstraError) -> Iterator[type[errors.AstraError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from every_error(child)
+
+
+def test_the_page_of_errors_has_every_code_with_its_status() -> None:
+    page = (PROJECT / "docs" / "errors.md").read_text()
+    told = {(code, int(status)) for code, status in re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.MULTILINE)}
+    assert told == {(error.code, error.status) for error in every_error()}
+
+
+def test_the_command_lines_table_has_every_verb() -> None:
+    verbs = [verb for verb in rows_of("The command line") if verb != "astra astraeus …"]
+    assert sorted(verbs) == sorted(ASTRAEUS)
+
+
+def written_commands() -> Iterator[tuple[str, str]]:
+    """(where, line) of every call of our commands in the documents and on the console's pages."""
+    for page in PAGES:
+        for line in code_blocks(page.read_text()).splitlines():
+            yield page.name, line
+    for template in (PROJECT / "templates").rglob("*.html"):
+        text = re.sub(r"\{\{.*?\}\}", "x", re.sub(r"\{%.*?%\}", "", template.read_text()))
+        for line in re.findall(r"(?:^|<pre[^>]*>)(astra(?:-agent)? [^<\n]*)", text, re.MULTILINE):
+            yield template.name, line
+
+
+def parse(group: click.Command, words: list[str]) -> None:
+    """As click would: raises for a verb or an option that there is not. Nothing is run."""
+    context = click.Context(group)
+    while isinstance(group, click.Group):
+        _, found, words = group.resolve_command(context, words)
+        assert found is not None
+        group, context = found, click.Context(found)
+    group.make_parser(context).parse_args(list(words))
+
+
+def test_every_command_that_is_written_down_is_understood() -> None:
+    seen = set()
+    for where, line in written_commands():
+        words = shlex.split(line.removeprefix("ExecStart="), comments=True)
+        name = Path(words[0]).name if words else ""
+        if name not in COMMANDS or "=" in words[0]:
+            continue
+        try:
+            parse(COMMANDS[name], words[1:])
+        except click.ClickException as error:
+            pytest.fail(f"{where}: {line}: {error.format_message()}")
+        seen.add((where, name))
+    assert {("README.md", "astra"), ("deploy.md", "astra-agent"), ("add.html", "astra-agent")} <= seen
+    assert {name for where, name in seen if where == "_same_run.html"} == {"astra"}
+
+
+def test_every_target_of_make_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    named = {
+        target for page in PAGES for target in re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.MULTILINE)
+    }
+    assert {"run", "test", "check", "setup", "bench"} <= named <= targets
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    broken = [
+        f"{page.relative_to(PROJECT)}: {link}"
+        for page in PAGES
+        for link in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+        if "://" not in link and not (page.parent / link).exists()
+    ]
+    assert broken == []
+
+
+def test_every_path_that_the_documents_name_exists() -> None:
+    parts = r"astraconsole|runs|machines|docs|tests|bench|templates|static"
+    broken = []
+    for page in PAGES:
+        for path in re.findall(rf"`((?:{parts})/[\w./-]*)`", page.read_text()):
+            if not any((PROJECT / path).parent.glob(f"{(PROJECT / path).name}*")):
+                broken.append(f"{page.relative_to(PROJECT)}: {path}")
+    assert broken == []
