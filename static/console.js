@@ -42,10 +42,21 @@ function writeTimes(root) {
 
 const POLL_SECONDS = 4;
 
+// Where a browser has no websockets, or an extension throws instead of making one, it is as if none got through.
+function socketTo(path) {
+  try {
+    return new WebSocket(`${location.protocol === "https:" ? "wss" : "ws"}://${location.host}${path}`);
+  } catch {
+    const never = { readyState: 3, close() {} };
+    setTimeout(() => never.onclose?.({ code: 1006 }));
+    return never;
+  }
+}
+
 class Live {
   constructor(mark, path) {
     this.mark = mark;
-    this.url = `${location.protocol === "https:" ? "wss" : "ws"}://${location.host}${path}`;
+    this.path = path;
     this.wait = 1;
     this.opened = false;
     this.connect();
@@ -54,7 +65,7 @@ class Live {
   }
 
   connect() {
-    const socket = new WebSocket(this.url);
+    const socket = socketTo(this.path);
     socket.onopen = () => {
       changed(); // what happened since the page was made, or since the last connection
       this.opened = true;
@@ -138,7 +149,7 @@ document.addEventListener("change", (event) => {
 
 document.addEventListener("htmx:afterSettle", (event) => {
   const { target } = event.detail;
-  if (target.id !== "dialog" || target.open) return;
+  if (target?.id !== "dialog" || target.open) return; // a page that the Back button brings again has no target
   target.showModal();
   watchTyped(target);
 });

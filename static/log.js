@@ -2,6 +2,7 @@
 "use strict";
 
 const LINES_MAX = 5000;
+const OPEN = 1; // of a websocket
 const NEAR_END = 48; // pixels
 
 class Log {
@@ -62,8 +63,7 @@ class Log {
   start() {
     if (this.ended || this.socket) return;
     const from = this.position ? `?from=${this.position}` : "";
-    const scheme = location.protocol === "https:" ? "wss" : "ws";
-    const socket = (this.socket = new WebSocket(`${scheme}://${location.host}${this.panel.dataset.socket}${from}`));
+    const socket = (this.socket = socketTo(`${this.panel.dataset.socket}${from}`));
     socket.onmessage = (event) => {
       this.wait = 1;
       this.polled = false;
@@ -98,7 +98,7 @@ class Log {
     this.asking = setTimeout(async () => {
       this.asking = null;
       if (!document.hidden) await this.askOnce();
-      if (this.socket?.readyState !== WebSocket.OPEN) this.ask(this.seconds);
+      if (this.socket?.readyState !== OPEN) this.ask(this.seconds);
     }, seconds * 1000);
   }
 

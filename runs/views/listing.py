@@ -77,8 +77,9 @@ def runs(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     context = context_of(access, filters=filters, **_list(access, filters))
     if is_partial(request):
         response = render(request, "runs/_list.html", context)
-        if request.htmx.trigger == "filters":  # type: ignore[attr-defined]
-            response["HX-Push-Url"] = request.path + filters.query()
+        here = request.path + filters.query()
+        if request.htmx.trigger == "filters" and request.htmx.current_url_abs_path != here:  # type: ignore[attr-defined]
+            response["HX-Push-Url"] = here  # once: leaving the field asks for the same list again
         return response
     clusters = [namespace.cluster.slug for namespace in queries.namespaces_for(access)]
     return render(request, "runs/list.html", context | {"clusters": clusters, "states": list(RunState)})

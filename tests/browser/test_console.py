@@ -165,6 +165,34 @@ def test_changes_appear_on_open_pages_without_a_reload(
         expect(run.locator(".live")).to_have_text("every 4 s" if blocked else "live")
 
 
+@pytest.mark.parametrize("block", ["delete window.WebSocket", "window.WebSocket = function () { throw new Error() }"])
+def test_pages_and_logs_go_on_where_a_browser_has_no_websockets(
+    console: Console, browser: Browser, cookies: Any, block: str
+) -> None:
+    name = f"without-{block[:6]}"
+    console.submit(name, "sh", "-c", "sleep 6; echo the end; sleep 6")
+    with somebody(browser, cookies) as context:
+        context.add_init_script(block)
+        page, log = context.new_page(), context.new_page()
+        page.goto(run_page(console, name))
+        log.goto(f"{run_page(console, name)}?tab=logs")
+        expect(log.get_by_text("the end", exact=True)).to_be_visible(timeout=SLOW)
+        expect(state_of(page)).to_have_text("Completed", timeout=SLOW)
+
+
+def test_back_leads_from_a_run_to_the_list_as_it_was_and_then_to_the_list_before(console: Console, page: Page) -> None:
+    console.submit("look-back", "true")
+    page.goto(f"{place(console)}/runs?state=all")
+    page.locator("#search").fill("look-b")
+    page.wait_for_url("**search=look-b")
+    page.get_by_role("link", name="look-back", exact=True).click()
+    page.wait_for_url("**/jobs/local/look-back")
+    page.go_back()
+    page.wait_for_url("**search=look-b")
+    page.go_back()
+    page.wait_for_url("**/runs?state=all")
+
+
 def test_what_was_picked_stays_picked_when_the_list_changes(console: Console, page: Page) -> None:
     console.submit("picked", "sleep", "600")
     page.goto(f"{place(console)}/runs?search=picked")
