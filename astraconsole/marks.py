@@ -26,6 +26,8 @@ STATES: dict[str, Mark] = {
     "Joining": Mark("wait", "ring"),
     "Ready": Mark("run", "dot"),
     "Cordoned": Mark("wait", "pause"),
+    "Draining": Mark("busy", "arrow-right-start-on-rectangle"),
+    "Drained": Mark("wait", "pause"),
     "Lost": Mark("fail", "signal-slash"),
     "Stopping": Mark("off", "ring"),
     "Removed": Mark("off", "no-symbol"),

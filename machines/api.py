@@ -11,6 +11,8 @@ from astraconsole.json_bodies import json_response, moment, read_reason, reason_
 from astraconsole.tenancy.queries import Access, get_access
 from machines import queries
 from machines.services import cordon, uncordon
+from runs.queries import use_of_machines
+from runs.services.draining import drain_machine
 
 if TYPE_CHECKING:
     from machines.models import Machine
@@ -37,9 +39,12 @@ class Cordoned(TypedDict):
 
 
 class MachineStatus(TypedDict):
+    """`drain`: Draining while it still runs something, then Drained; null where it is not to be emptied."""
+
     state: str
     reason: str
     cordoned: Cordoned | None
+    drain: str | None
     last_seen_at: str | None
     clock_skew_seconds: float | None
 
@@ -68,6 +73,19 @@ class MachineDocument(TypedDict):
     agent_version: str
 
 
+class Moved(TypedDict):
+    """One entry of a machine's history, oldest first."""
+
+    transition_at: str
+    state: str
+    reason: str
+    actor: str
+
+
+class MachineWithHistory(MachineDocument):
+    history: list[Moved]
+
+
 class MachineList(TypedDict):
     items: list[MachineDocument]
     next: None
@@ -77,29 +95,38 @@ class MachineList(TypedDict):
 def list_machines(request: HttpRequest, org: str, ws: str, cluster: str) -> HttpResponse:
     """The cluster's machines, by name."""
     access = _access(request, org, ws)
-    machines = queries.machines_for(access, queries.get_cluster(access, cluster).slug)
-    return json_response({"items": [_machine(machine) for machine in machines], "next": None})
+    machines = list(queries.machines_for(access, queries.get_cluster(access, cluster).slug))
+    busy = _busy(machines)
+    return json_response({"items": [_machine(machine, machine.pk in busy) for machine in machines], "next": None})
 
 
-@router.get(f"{MACHINES}/{{machine}}", response=MachineDocument)
+@router.get(f"{MACHINES}/{{machine}}", response=MachineWithHistory)
 def get_machine(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
-    """One machine."""
+    """One machine, with its history (oldest first)."""
     return _answer(_access(request, org, ws), cluster, machine)
 
 
-@router.post(f"{MACHINES}/{{machine}}/cordon", response=MachineDocument, openapi_extra=reason_body())
+@router.post(f"{MACHINES}/{{machine}}/cordon", response=MachineWithHistory, openapi_extra=reason_body())
 def cordon_machine(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
-    """Let a machine take no new work. The answer is the machine."""
+    """Let a machine take no new work; what it runs goes on. The answer is the machine."""
     access = _access(request, org, ws)
     cordon(access, queries.get_machine(access, cluster, machine), read_reason(request), timezone.now())
     return _answer(access, cluster, machine)
 
 
-@router.post(f"{MACHINES}/{{machine}}/uncordon", response=MachineDocument)
-def uncordon_machine(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
-    """Let a machine take work again. The answer is the machine."""
+@router.post(f"{MACHINES}/{{machine}}/drain", response=MachineWithHistory, openapi_extra=reason_body())
+def drain_one(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
+    """Let a machine take no new work, and give back what it runs. The answer is the machine."""
     access = _access(request, org, ws)
-    uncordon(access, queries.get_machine(access, cluster, machine))
+    drain_machine(access, queries.get_machine(access, cluster, machine), read_reason(request), timezone.now())
+    return _answer(access, cluster, machine)
+
+
+@router.post(f"{MACHINES}/{{machine}}/uncordon", response=MachineWithHistory)
+def uncordon_machine(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
+    """Let a machine take work again, cordoned or draining. The answer is the machine."""
+    access = _access(request, org, ws)
+    uncordon(access, queries.get_machine(access, cluster, machine), timezone.now())
     return _answer(access, cluster, machine)
 
 
@@ -110,10 +137,21 @@ def _access(request: HttpRequest, org: str, ws: str) -> Access:
 
 
 def _answer(access: Access, cluster: str, name: str) -> HttpResponse:
-    return json_response(_machine(queries.get_machine(access, cluster, name)))
+    machine = queries.get_machine(access, cluster, name)
+    history = [
+        {"transition_at": moment(event.at), "state": event.state, "reason": event.reason, "actor": event.actor}
+        for event in queries.history_of(machine)
+    ]
+    return json_response({**_machine(machine, bool(_busy([machine]))), "history": history})
 
 
-def _machine(machine: "Machine") -> dict[str, Any]:
+def _busy(machines: "list[Machine]") -> set[int]:
+    """Of those that drain, the ones that still hold room for somebody: one query, or none."""
+    draining = [machine.pk for machine in machines if machine.draining]
+    return {pk for pk, use in use_of_machines(draining).items() if any(use)} if draining else set()
+
+
+def _machine(machine: "Machine", busy: bool) -> dict[str, Any]:
     return {
         "metadata": {
             "name": machine.name,
@@ -126,6 +164,7 @@ def _machine(machine: "Machine") -> dict[str, Any]:
             "state": machine.state,
             "reason": machine.state_reason,
             "cordoned": _cordoned(machine),
+            "drain": ("Draining" if busy else "Drained") if machine.draining else None,
             "last_seen_at": moment(machine.last_seen_at),
             "clock_skew_seconds": machine.clock_skew_seconds,
         },

@@ -14,7 +14,7 @@ from astraconsole import events
 from astraconsole.sql import prepared
 from astraconsole.tokens import digest
 from machines import dispatch, protocol
-from machines.models import Gpu, Machine, MachineState
+from machines.models import Gpu, Machine, MachineEvent, MachineState
 from machines.protocol import Close
 
 _S = MachineState
@@ -78,14 +78,26 @@ def connected(arrivals: Sequence[Arrival]) -> list[Greeting | None]:
     greeted = [arrival for arrival in arrivals if arrival.machine_id in machines]
     if not greeted:
         return [None] * len(arrivals)
+    before = {pk: machine.state for pk, machine in machines.items()}
     for arrival in greeted:
         _take_hello(machines[arrival.machine_id], arrival)
+    MachineEvent.objects.bulk_create(
+        MachineEvent(
+            machine=machine, state=machine.state, reason=_arrived(before[pk]), actor=f"machine {machine.name}",
+            at=machine.last_seen_at,
+        )
+        for pk, machine in machines.items() if machine.state != before[pk]
+    )  # fmt: skip
     _write_hellos(machines.values())
     _take_gpus({arrival.machine_id: arrival.hello.inventory.gpus for arrival in greeted})
     _wake_schedulers({machine.cluster_id for machine in machines.values()})
     sets = dispatch.sets(machines)
     answers = {pk: Greeting(protocol.encode(_welcome(machines[pk])), sets[pk].frame) for pk in machines}
     return [answers.get(arrival.machine_id) for arrival in arrivals]
+
+
+def _arrived(before: str) -> str:
+    return "Joined the cluster" if before == _S.JOINING else "Is back"
 
 
 def _take_hello(machine: Machine, arrival: Arrival) -> None:

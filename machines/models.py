@@ -61,6 +61,8 @@ class Machine(models.Model):
     cordoned_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
     cordoned_at = models.DateTimeField(null=True, blank=True)  # not null: takes no new work
     cordon_reason = models.CharField(max_length=300, blank=True)
+    draining = models.BooleanField(default=False, db_default=False)  # cordoned, and what it runs is given back
+    trusted_since = models.DateTimeField(null=True, blank=True)  # failures before are held against it no more
     token_digest = models.CharField(max_length=64, unique=True)
 
     labels = models.JSONField(default=dict, blank=True)  # {"pool": "train"}
@@ -68,6 +70,7 @@ class Machine(models.Model):
     memory_bytes = models.PositiveBigIntegerField(default=0)
     runtime = models.CharField(max_length=20, blank=True)  # docker | process | simulated
     hostname = models.CharField(max_length=253, blank=True)
+    address = models.CharField(max_length=253, blank=True, db_default="")  # where the other machines reach it
     agent_version = models.CharField(max_length=40, blank=True)
     boot_id = models.CharField(max_length=64, blank=True)
     stop_grace_seconds = models.FloatField(default=30)
@@ -84,11 +87,27 @@ class Machine(models.Model):
         constraints = [
             models.UniqueConstraint(
                 fields=["cluster", "name"], condition=~models.Q(state="Removed"), name="machine_name_unique"
-            )
+            ),
+            models.CheckConstraint(
+                condition=models.Q(draining=False) | models.Q(cordoned_at__isnull=False), name="draining_is_cordoned"
+            ),
         ]
 
     def __str__(self) -> str:
         return self.name
+
+
+class MachineEvent(models.Model):
+    """One entry of a machine's history: what became of it, why, when, and who or what did it."""
+
+    machine = models.ForeignKey(Machine, on_delete=models.CASCADE, related_name="events", db_index=False)
+    state = models.CharField(max_length=10)  # a MachineState, Cordoned or Draining
+    reason = models.CharField(max_length=300, blank=True)
+    actor = models.CharField(max_length=150)  # a user name, "console", "machine <name>"
+    at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["machine", "id"], name="machine_event")]
 
 
 class Gpu(models.Model):

@@ -7,7 +7,9 @@ from django.db.models import Prefetch, QuerySet
 from astraconsole.errors import NotFound
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
-from machines.models import Cluster, Gpu, Machine, MachineState, Namespace
+from machines.models import Cluster, Gpu, Machine, MachineEvent, MachineState, Namespace
+
+HISTORY_SHOWN = 200
 
 
 def clusters_for(access: Access) -> QuerySet[Cluster]:
@@ -41,6 +43,12 @@ def get_machine(access: Access, cluster_slug: str, name: str) -> Machine:
     if machine is None:
         raise NotFound(f"there is no machine {name} in {cluster_slug}")
     return machine
+
+
+def history_of(machine: Machine) -> list[MachineEvent]:
+    """Its newest entries, oldest first."""
+    newest = MachineEvent.objects.filter(machine=machine).order_by("-id")[:HISTORY_SHOWN]
+    return list(newest)[::-1]
 
 
 def gpus_of(machine_ids: Collection[int]) -> dict[int, list[Gpu]]:

@@ -27,7 +27,7 @@ from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from astraconsole.tokens import digest, new_secret
 from machines import dispatch, leases, queries
-from machines.models import Assignment, Cluster, JoinToken, Liveness, Machine, MachineState, Namespace
+from machines.models import Assignment, Cluster, JoinToken, Liveness, Machine, MachineEvent, MachineState, Namespace
 from machines.protocol import Close, JoinAnswer, JoinRequest
 
 MACHINE_TOKEN_PREFIX = "astra_machine_"
@@ -159,19 +159,35 @@ def set_stopping(machine_ids: Collection[int]) -> None:
 
 
 def cordon(access: Access, machine: Machine, reason: str, now: datetime) -> None:
-    """Give the machine no new work; what it runs goes on. Raises Forbidden, ValidationError, NotFound."""
+    """Give the machine no new work; what it runs goes on, also where it was draining. Raises Forbidden,
+    ValidationError, NotFound."""
+    _close(access, machine, reason, now, draining=False)
+
+
+def drain(access: Access, machine: Machine, reason: str, now: datetime) -> None:
+    """Cordon the machine, and mark it for what it runs to be given back (`runs.services.draining` does so). Raises
+    Forbidden, ValidationError, NotFound."""
+    _close(access, machine, reason, now, draining=True)
+
+
+@transaction.atomic
+def _close(access: Access, machine: Machine, reason: str, now: datetime, draining: bool) -> None:
     _require_management(access, machine.cluster)
     reason = reason.strip()
     if not reason or len(reason) > REASON_LENGTH or "\0" in reason:
         rule = f"must have 1 to {REASON_LENGTH} characters"
         raise ValidationError(f"reason {rule}", [{"field": "reason", "rule": rule}])
-    _change_one(machine, cordoned_by=access.user, cordoned_at=now, cordon_reason=reason)
+    _change_one(machine, cordoned_by=access.user, cordoned_at=now, cordon_reason=reason, draining=draining)
+    _record([machine.pk], "Draining" if draining else "Cordoned", reason, access.actor, now)
 
 
-def uncordon(access: Access, machine: Machine) -> None:
-    """Raises Forbidden, NotFound."""
+@transaction.atomic
+def uncordon(access: Access, machine: Machine, now: datetime) -> None:
+    """Let the machine take work again, cordoned or draining; earlier failures are forgiven it. What is being given back
+    is placed anew. Raises Forbidden, NotFound."""
     _require_management(access, machine.cluster)
-    _change_one(machine, cordoned_by=None, cordoned_at=None, cordon_reason="")
+    _change_one(machine, cordoned_by=None, cordoned_at=None, cordon_reason="", draining=False, trusted_since=now)
+    _record([machine.pk], machine.state, "Takes work again", access.actor, now)
 
 
 def remove(access: Access, machine: Machine) -> None:
@@ -181,7 +197,9 @@ def remove(access: Access, machine: Machine) -> None:
     """
     _require_management(access, machine.cluster)
     with transaction.atomic():
-        _change_one(machine, state=_S.REMOVED, state_reason=f"Removed by {access.actor}", connection="")
+        reason = f"Removed by {access.actor}"
+        _change_one(machine, state=_S.REMOVED, state_reason=reason, connection="")
+        _record([machine.pk], _S.REMOVED, reason, access.actor, timezone.now())
         dispatch.close(machine.uid, Close.REMOVED, "this machine was removed from its cluster")
 
 
@@ -202,6 +220,13 @@ def _change(machine_ids: Collection[int], states: Collection[MachineState], **co
     return list(cluster_of)
 
 
+def _record(machine_ids: Collection[int], state: str, reason: str, actor: str, now: datetime) -> None:
+    MachineEvent.objects.bulk_create(
+        MachineEvent(machine_id=machine_id, state=state, reason=reason, actor=actor, at=now)
+        for machine_id in machine_ids
+    )
+
+
 # ---- leases ----------------------------------------------------------------------------------------------------------
 
 
@@ -220,7 +245,8 @@ def expire_leases(now: datetime) -> list[int]:
         )
         held = [leases.Lease(*row) for row in overdue.order_by("pk").values_list("pk", "last_seen_at")]
         lost = leases.expired(held, processes, now, length)
-        _change(lost, (_S.READY, _S.STOPPING), state=_S.LOST, state_reason=leases.LOST_REASON, connection="")
+        changed = _change(lost, (_S.READY, _S.STOPPING), state=_S.LOST, state_reason=leases.LOST_REASON, connection="")
+        _record(changed, _S.LOST, leases.LOST_REASON, "console", now)
     gone = Assignment.objects.filter(machine__state__in=(_S.LOST, _S.REMOVED), order__isnull=False)
     return sorted({*lost, *gone.values_list("machine_id", flat=True).distinct()})
 

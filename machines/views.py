@@ -1,6 +1,8 @@
 """Pages of machines: what there is, its room and who uses it; adding one; cordons and removal."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
@@ -17,6 +19,7 @@ from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from machines import queries, services
 from runs.queries import use_of_machines
+from runs.services.draining import drain_machine
 
 if TYPE_CHECKING:
     from machines.models import Gpu, Machine
@@ -44,7 +47,13 @@ class Card:
 
     @property
     def state(self) -> str:
-        return "Cordoned" if self.machine.cordoned_at and self.machine.state == "Ready" else self.machine.state
+        """A machine that is lost is that first of all."""
+        machine = self.machine
+        if machine.state != "Ready" or machine.cordoned_at is None:
+            return machine.state
+        if not machine.draining:
+            return "Cordoned"
+        return "Draining" if self.cpu_milli or self.memory_bytes or self.held else "Drained"
 
     @property
     def held(self) -> int:
@@ -103,24 +112,50 @@ def add_machine(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     return render(request, "machines/add.html", context | {"secret": secret, "clusters": clusters or [cluster]})
 
 
+@require_GET
+def machine(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
+    """One machine, and its history, newest first."""
+    access = get_access(request.user, org, ws)
+    found = queries.get_machine(access, cluster, name)
+    history = queries.history_of(found)[::-1]
+    context = _context(access, card=_cards(access, [found])[0], machine=found, history=history)
+    return render(request, "machines/_machine.html" if is_partial(request) else "machines/machine.html", context)
+
+
 @require_http_methods(["GET", "POST"])
 def cordon(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
-    access, machine = _machine(request, org, ws, cluster, name)
-    reason = request.POST.get("reason", "")
+    return _close(request, _machine(request, org, ws, cluster, name), "cordon", services.cordon, "takes no new work")
+
+
+@require_http_methods(["GET", "POST"])
+def drain(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
+    done = "takes no new work, and gives back what it runs"
+    return _close(request, _machine(request, org, ws, cluster, name), "drain", drain_machine, done)
+
+
+def _close(
+    request: HttpRequest,
+    of: "tuple[Access, Machine]",
+    what: str,
+    service: "Callable[[Access, Machine, str, datetime], None]",
+    done: str,
+) -> HttpResponse:
+    """Ask for a reason, and take the machine out of service with it."""
+    access, machine = of
     if request.method == "GET":
-        return _ask(request, access, machine, "cordon")
+        return _ask(request, access, machine, what)
     try:
-        services.cordon(access, machine, reason, timezone.now())
+        service(access, machine, request.POST.get("reason", ""), timezone.now())
     except ValidationError as error:
-        return _ask(request, access, machine, "cordon", error=error)
-    messages.success(request, f"{name} takes no new work")
-    return redirect("machines", org, ws)
+        return _ask(request, access, machine, what, error=error)
+    messages.success(request, f"{machine.name} {done}")
+    return redirect("machines", *_args(access))
 
 
 @require_POST
 def uncordon(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
     access, machine = _machine(request, org, ws, cluster, name)
-    services.uncordon(access, machine)
+    services.uncordon(access, machine, timezone.now())
     messages.success(request, f"{name} takes work again")
     return redirect("machines", org, ws)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from astraconsole.tenancy.permissions import Role
 from machines.models import Namespace
+from machines.protocol import EndReason
 from runs import queries
 from runs.models import Run
 from tests import builders
@@ -177,12 +178,14 @@ LAB = f"{WORKSPACE}/clusters/lab/api/machines"
 
 def test_a_machine_is_described_with_its_gpus(world: World, api: Caller) -> None:
     document = api.get(f"{LAB}/gpu-07").json()
+    assert document.pop("history") == []
     assert api.get(LAB).json() == {"items": [document], "next": None}
     assert document["metadata"]["name"] == "gpu-07"
     assert document["status"] == {
         "state": "Ready",
         "reason": "",
         "cordoned": None,
+        "drain": None,
         "last_seen_at": "2026-10-01T01:02:11.402117Z",
         "clock_skew_seconds": None,
     }
@@ -206,7 +209,28 @@ def test_an_admin_cordons_a_machine_with_a_reason_and_takes_it_back(world: World
     cordoned = admin.post(f"{LAB}/gpu-07/cordon", {"reason": "a fan rattles"}).json()["status"]["cordoned"]
     assert MOMENT.fullmatch(cordoned.pop("at"))
     assert cordoned == {"by": "admin", "reason": "a fan rattles"}
-    assert admin.post(f"{LAB}/gpu-07/uncordon").json()["status"]["cordoned"] is None
+    machine = admin.post(f"{LAB}/gpu-07/uncordon").json()
+    assert (machine["status"]["cordoned"], machine["status"]["drain"]) == (None, None)
+    assert [(move["state"], move["reason"], move["actor"]) for move in machine["history"]] == [
+        ("Cordoned", "a fan rattles", "admin"),
+        ("Ready", "Takes work again", "admin"),
+    ]
+
+
+def test_an_admin_drains_a_machine_and_sees_when_it_is_empty(world: World) -> None:
+    admin = Caller(world, Role.ADMIN)
+    run = builders.submit(world.access(), world.machine.cluster, "busy")
+    attempt = builders.run_on(builders.workers(run)[0], world.machine)
+    refused(admin.post(f"{LAB}/gpu-07/drain"), 400, "VALIDATION_ERROR")
+    status = admin.post(f"{LAB}/gpu-07/drain", {"reason": "new firmware"}).json()["status"]
+    assert (status["drain"], status["cordoned"]["reason"]) == ("Draining", "new firmware")
+    builders.report_end(attempt, exit_code=143, reason=EndReason.STOPPED, at=builders.after(9))
+    assert admin.get(f"{LAB}/gpu-07").json()["status"]["drain"] == "Drained"
+    assert [item["status"]["drain"] for item in admin.get(LAB).json()["items"]] == ["Drained"]
+    moves = admin.get(f"{LAB.replace('machines', 'tasks')}/busy-0").json()["history"]
+    reason = "Machine gpu-07 is drained: new firmware"
+    told = [(move["state"], move["reason"], move["actor"]) for move in moves[-2:]]
+    assert told == [("Running", f"Stopping: {reason}", "admin"), ("Pending", reason, "machine gpu-07")]
 
 
 # ---- how many queries ------------------------------------------------------------------------------------------------
@@ -220,7 +244,7 @@ QUERIES = {
     f"{WORKSPACE}/jobs": 4,
     f"{WORKSPACE}/clusters": 3,
     LAB: 5,
-    f"{LAB}/gpu-07": 4,
+    f"{LAB}/gpu-07": 5,
 }
 
 

@@ -61,7 +61,8 @@ def test_only_admins_of_the_workspace_manage_machines(workspace, cluster, role):
     for attempt in (
         lambda: services.create_join_token(member, cluster.slug),
         lambda: services.cordon(member, machine, "a fan is broken", NOON),
-        lambda: services.uncordon(member, machine),
+        lambda: services.uncordon(member, machine, NOON),
+        lambda: services.drain(member, machine, "a fan is broken", NOON),
         lambda: services.remove(member, machine),
     ):
         with pytest.raises(Forbidden):
@@ -285,15 +286,40 @@ def test_a_cordon_has_a_reason_and_an_owner_and_can_be_lifted(admin, cluster):
     machine.refresh_from_db()
     assert (machine.cordoned_at, machine.cordoned_by, machine.cordon_reason) == (NOON, admin.user, "a fan is broken")
     assert machine.state == MachineState.READY, "what it runs goes on"
-    services.uncordon(admin, machine)
+    services.uncordon(admin, machine, NOON)
     machine.refresh_from_db()
     assert (machine.cordoned_at, machine.cordoned_by, machine.cordon_reason) == (None, None, "")
 
 
+@pytest.mark.parametrize("close", [services.cordon, services.drain])
 @pytest.mark.parametrize("reason", ["", "  ", "x" * 301, "a\0b"])
-def test_a_cordon_says_why(admin, cluster, reason):
+def test_who_takes_a_machine_out_of_service_says_why(admin, cluster, close, reason):
     with pytest.raises(ValidationError):
-        services.cordon(admin, a_machine(cluster), reason, NOON)
+        close(admin, a_machine(cluster), reason, NOON)
+
+
+def test_a_machines_history_tells_who_did_what_and_why(admin, cluster):
+    machine = a_machine(cluster)
+    services.cordon(admin, machine, "a fan rattles", NOON)
+    services.drain(admin, machine, "it stands still", NOON + timedelta(seconds=1))
+    services.uncordon(admin, machine, NOON + timedelta(seconds=2))
+    services.remove(admin, machine)
+    assert [(event.state, event.reason, event.actor) for event in queries.history_of(machine)] == [
+        ("Cordoned", "a fan rattles", admin.actor),
+        ("Draining", "it stands still", admin.actor),
+        ("Ready", "Takes work again", admin.actor),
+        ("Removed", f"Removed by {admin.actor}", admin.actor),
+    ]
+
+
+def test_a_draining_machine_may_be_told_to_keep_what_it_runs(admin, cluster):
+    machine = a_machine(cluster)
+    services.drain(admin, machine, "new firmware", NOON)
+    services.cordon(admin, machine, "not today", NOON)
+    assert (machine.draining, machine.cordon_reason) == (False, "not today")
+    services.drain(admin, machine, "now", NOON)
+    services.uncordon(admin, machine, NOON)
+    assert (machine.draining, machine.cordoned_at) == (False, None)
 
 
 def test_a_removed_machine_is_gone_and_its_token_speaks_for_nobody(admin, cluster):

@@ -95,7 +95,14 @@ NAVIGATION: tuple[tuple[str, tuple[Item, ...]], ...] = (
     ),
     (
         "Cluster",
-        (Item("Machines", "machines", "server-stack", frozenset({"add_machine", "cordon", "remove_machine"})),),
+        (
+            Item(
+                "Machines",
+                "machines",
+                "server-stack",
+                frozenset({"machine", "add_machine", "cordon", "drain", "remove_machine"}),
+            ),
+        ),
     ),
     ("Workspace", (Item("Members", "members", "users"),)),
 )

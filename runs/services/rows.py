@@ -286,6 +286,22 @@ def lock_machines(machine_ids: Iterable[int]) -> dict[int, MachineRoom]:
     return {row[0]: MachineRoom(*row) for row in rows}
 
 
+def undrained_machines() -> list[tuple[int, str, str, str | None]]:
+    """(id, name, why it drains, who wants it) of draining machines with workers that were not asked to stop."""
+    return fetch(
+        """
+        SELECT m.id, m.name, m.cordon_reason, u.username
+        FROM machines_machine m LEFT JOIN tenancy_user u ON u.id = m.cordoned_by_id
+        WHERE m.draining AND EXISTS (
+            SELECT FROM runs_attempt a JOIN runs_worker w ON w.id = a.worker_id AND w.attempt_number = a.number
+            WHERE a.machine_id = m.id AND a.released_at IS NULL AND a.superseded_at IS NULL
+                AND w.stop_requested_at IS NULL)
+        ORDER BY m.id
+        """,
+        [],
+    )
+
+
 def held_room(machine_ids: Iterable[int]) -> list[tuple[int, int, int, list[int]]]:
     """(machine, cpu_milli, memory_bytes, GPU indexes) of each live attempt."""
     return fetch(

@@ -8,6 +8,7 @@ from django.utils import timezone
 
 from astraconsole.tenancy.permissions import Role
 from machines.models import Machine
+from machines.protocol import EndReason
 from runs.scheduling.loop import run_once
 from tests import builders
 from tests.pages.place import HTMX, Place, signed_in, text_of
@@ -161,3 +162,19 @@ def test_a_cordon_needs_a_reason_and_shows_it() -> None:
     assert "Takes no new work: new firmware" in text_of(place.get("/machines"))
     place.post("/machines/gpu-east/gpu-07/uncordon")
     assert "Takes no new work" not in place.get("/machines")
+
+
+def test_a_drain_needs_a_reason_and_shows_how_far_it_is() -> None:
+    place = Place(Role.ADMIN)
+    assert "must have 1 to 300 characters" in place.post("/machines/gpu-east/gpu-07/drain").content.decode()
+    attempt = builders.run_on(builders.workers(place.submit("busy"))[0], place.machine, timezone.now())
+    place.post("/machines/gpu-east/gpu-07/drain", reason="new firmware")
+    page = text_of(place.get("/machines/gpu-east/gpu-07"))
+    assert "Takes no new work, and gives back what it runs: new firmware" in page
+    assert "Draining new firmware" in page  # its history
+    builders.report_end(attempt, exit_code=143, reason=EndReason.STOPPED, at=timezone.now())
+    page = text_of(place.get("/machines"))
+    assert "Drained" in page
+    assert "Empty, and takes no new work: new firmware" in page
+    place.post("/machines/gpu-east/gpu-07/uncordon")
+    assert "Takes work again" in text_of(place.get("/machines/gpu-east/gpu-07"))

@@ -21,7 +21,7 @@ from astraconsole.errors import AlreadyEnded, NotFound
 from machines.models import Assignment, Machine
 from machines.protocol import EndReason, Phase, Report
 from runs.models import Attempt, Run, Worker
-from runs.services import lost, reports, restarting
+from runs.services import lost, reports, requeueing, restarting
 from runs.services.deleting import delete_run
 from runs.services.stopping import stop_run, stop_worker
 from runs.state_machine import ENDED
@@ -44,6 +44,9 @@ SHAPES: list[dict[str, Any]] = [
     {},
     {"array": {"count": 3}},
     {"node_selection": {"count": 2}, "on_failure": "FailJob"},
+    {"node_selection": {"count": 3}, "on_failure": "RestartJob"},
+    {"array": {"count": 2}, "on_failure": "RestartJob", "template": {"restart_policy": "Always"}},
+    {"worker_groups": [{"name": "a", "count": 1}, {"name": "b", "count": 2}], "on_failure": "RestartJob"},
     {"template": {"restart_policy": "Never"}},
     {"template": {"restart_policy": "Always"}},
     {"gpus": 2, "machines": 1},
@@ -162,6 +165,10 @@ class Lives(RuleBasedStateMachine):
     def stop_the_console(self, on: int) -> None:
         lost.requeue_cluster_workers([self.machines[on].pk], "Console stopped", self.later())
 
+    @rule(on=st.integers(0, 1))
+    def drain_a_machine(self, on: int) -> None:
+        requeueing.requeue_machines([self.machines[on].pk], "Machine gpu-08 is drained: why", "anna", self.later())
+
     @rule(seconds=st.sampled_from([1, 20, 700]))
     def start_due_restarts(self, seconds: int) -> None:
         restarting.start_due(self.later(seconds))
@@ -172,7 +179,9 @@ class Lives(RuleBasedStateMachine):
             return
         make.check_invariants()
         assert not Assignment.objects.filter(order__isnull=False, machine__isnull=True).exists()
-        for worker in Worker.objects.filter(state__in=list(ENDED)):
+        for worker in Worker.objects.filter(state__in=list(ENDED)).select_related("run"):
+            if worker.run.on_failure == "RestartJob" and worker.run.ended_at is None and worker.state == "Completed":
+                continue  # it may start again with the others
             end = (worker.state, worker.reason)
             assert self.final.setdefault(worker.id, end) == end, f"{worker} had ended as {self.final[worker.id]}"
 

@@ -14,11 +14,6 @@ pytestmark = pytest.mark.django_db
 REASON = "Machine gpu-08 is drained: a fan rattles"
 
 
-@pytest.fixture
-def on(east):
-    return make.machine(east, "gpu-08", cpu=64, memory=64 * GIB)
-
-
 def requeue(on, at: float) -> None:
     requeueing.requeue_machines([on.pk], REASON, "anna", after(at))
 
