@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import socket
 import subprocess
@@ -173,8 +174,7 @@ class LocalConsole:
             stdin=subprocess.DEVNULL, capture_output=True, text=True,
         )  # fmt: skip
         if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["no message"]
-            raise StartError(f"manage.py {arguments[0]} failed: {lines[-1]}")
+            raise StartError(f"manage.py {arguments[0]} failed: {error_line(done.stderr)}")
         if done.stderr.strip():
             self.say(done.stderr.strip())
 
@@ -269,6 +269,12 @@ def _declared(options: LocalOptions) -> list[dict[str, object]]:
         "stop_grace_seconds": settings.STOP_GRACE_SECONDS,
     }
     return [{"name": f"local-{number}", **common} for number in range(1, options.machines + 1)]
+
+
+def error_line(stderr: str) -> str:
+    """The line that names what went wrong: the last ones may be a statement of SQL and a mark under it."""
+    lines = stderr.strip().splitlines() or ["no message"]
+    return next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception)\b", line)), lines[-1])
 
 
 def _host_memory() -> int:
