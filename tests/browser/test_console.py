@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
 
-from tests.console import ROOT, Console, running_console
+from tests.console import ROOT, Console, eventually, running_console
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
 CHROMIUM = "/usr/bin/chromium"
@@ -205,6 +205,31 @@ def test_what_was_picked_stays_picked_when_the_list_changes(console: Console, pa
     page.locator("[data-bulk]").get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete 2 runs").click()
     expect(page.get_by_text("Done for 2 of 2")).to_be_visible(timeout=SLOW)
+
+
+def test_a_question_asked_while_the_page_is_being_refreshed_is_not_lost(console: Console, page: Page) -> None:
+    console.submit("refreshed", "sleep", "600")
+    for address, region, opener in (
+        ("/runs?search=refreshed", "#runs", page.locator("[data-bulk]").get_by_role("button", name="Stop")),
+        (f"/jobs/{console.ready['cluster']}/refreshed", "#run", page.get_by_role("link", name="Stop", exact=True)),
+        ("/machines", "#machines", page.get_by_role("link", name="Cordon").first),
+    ):
+        page.goto(f"{place(console)}{address}")
+        if region == "#runs":
+            page.get_by_label("Select refreshed").check()
+        unanswered = hold(page, address.partition("?")[0])
+        page.locator(region).dispatch_event("changed")
+        eventually(lambda: page.wait_for_timeout(20) or unanswered)  # noqa: B023
+        opener.click()
+        expect(page.get_by_role("dialog")).to_be_visible(timeout=SLOW)
+        page.unroute_all(behavior="ignoreErrors")
+
+
+def hold(page: Page, path: str) -> list[Route]:
+    """Requests of this page for `path` wait from now on, in the list."""
+    held: list[Route] = []
+    page.route(re.compile(rf"{path}(\?|$)"), lambda route: held.append(route))
+    return held
 
 
 def test_delete_is_a_dialog_that_the_keyboard_can_use(console: Console, page: Page) -> None:
