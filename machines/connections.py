@@ -53,6 +53,7 @@ class Arrival(NamedTuple):
     connection_id: str
     hello: protocol.Hello
     received_at: datetime
+    came_from: str = ""  # the other end of the connection, as the console sees it
 
 
 class Greeting(NamedTuple):
@@ -64,7 +65,17 @@ class Greeting(NamedTuple):
 
 HELLO_COLUMNS = (
     *("state", "state_reason", "connection", "connected_at", "applied_revision", "last_seen_at", "clock_skew_seconds"),
-    *("labels", "cpu_milli", "memory_bytes", "runtime", "hostname", "agent_version", "boot_id", "stop_grace_seconds"),
+    *(
+        "labels",
+        "cpu_milli",
+        "memory_bytes",
+        "runtime",
+        "hostname",
+        "address",
+        "agent_version",
+        "boot_id",
+        "stop_grace_seconds",
+    ),
 )
 
 
@@ -117,6 +128,7 @@ def _take_hello(machine: Machine, arrival: Arrival) -> None:
     machine.memory_bytes = inventory.memory_bytes
     machine.runtime = inventory.runtime
     machine.hostname = inventory.hostname
+    machine.address = inventory.address or arrival.came_from
     machine.agent_version = hello.agent_version
     machine.boot_id = hello.boot_id
     machine.stop_grace_seconds = hello.stop_grace_seconds

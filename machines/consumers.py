@@ -68,8 +68,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
         token = bearer(dict(self.scope["headers"]).get(b"authorization", b"").decode("latin1"))
         return None if token is None else await presence().authenticate(token)
 
-    def _client(self) -> str:
-        return str((self.scope.get("client") or ["?"])[0])
+    def _client(self) -> str | None:
+        client = self.scope.get("client")
+        return client[0] if client else None
 
     async def disconnect(self, code: int) -> None:
         self.ended = True
@@ -137,7 +138,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
             return await self._wrong_version(hello.version)
         try:
             await self.join_group()  # before the set is read: a newer one that is pushed meanwhile waits in the channel
-            greeting = await presence().connected(Arrival(self.machine_id, self.connection_id, hello, received_at))
+            arrival = Arrival(self.machine_id, self.connection_id, hello, received_at, self._client() or "")
+            greeting = await presence().connected(arrival)
         except (db.Error, redis.RedisError) as error:
             log.warning("Machine %s: its hello was not taken: %s", self.machine.name, error)
             return await self.end(Close.TRY_AGAIN, "the console cannot take a hello just now")

@@ -81,7 +81,8 @@ class Gpu(msgspec.Struct, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True):
-    """What the machine declares. cpu_milli: thousandths of a core. GPU indexes are unique."""
+    """What the machine declares. cpu_milli: thousandths of a core. GPU indexes are unique. address: where workers on
+    other machines reach it; empty: where the console sees its connection come from."""
 
     hostname: Word200
     runtime: Word20  # docker | process | simulated
@@ -89,6 +90,7 @@ class Inventory(msgspec.Struct, frozen=True):
     memory_bytes: Amount
     gpus: list[Gpu] = []
     labels: dict[Word64, Word200] = {}
+    address: Word200 = ""
 
     def __post_init__(self) -> None:
         if len({gpu.index for gpu in self.gpus}) != len(self.gpus):

@@ -114,6 +114,7 @@ class Agent:
     def __init__(self, token: str) -> None:
         headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
         self.socket = WebsocketCommunicator(AgentConsumer.as_asgi(), "/agent/v1", headers)
+        self.socket.scope["client"] = ("10.0.0.9", 50000)
 
     async def connect(self) -> bool:
         connected, _ = await self.socket.connect(timeout=DEADLINE_SECONDS)

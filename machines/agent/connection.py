@@ -32,7 +32,9 @@ class Machine(Protocol):
 
     name: str
 
-    def hello(self) -> Hello: ...
+    def hello(self, local_address: str) -> Hello:
+        """`local_address`: this machine's end of the connection."""
+        ...
 
     def on_message(self, message: ToAgent) -> None: ...
 
@@ -97,7 +99,7 @@ class Connection:
             proxy=None if is_local(self.url) else True,
         ) as socket:
             self._socket = socket
-            await socket.send(protocol.encode(self._machine.hello()))
+            await socket.send(protocol.encode(self._machine.hello(str(socket.local_address[0]))))
             writer = asyncio.create_task(self._write(socket))
             try:
                 async for frame in socket:

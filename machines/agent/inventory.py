@@ -57,8 +57,9 @@ def take(
     cpus: float | None = None,
     memory_bytes: int | None = None,
     labels: Mapping[str, str] | None = None,
+    address: str = "",
 ) -> Inventory:
-    """The host's cores and memory unless something else is declared."""
+    """The host's cores and memory unless something else is declared. `address`: empty where it is to be found out."""
     return Inventory(
         hostname=socket.gethostname(),
         runtime=runtime,
@@ -66,6 +67,7 @@ def take(
         memory_bytes=memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         gpus=gpus,
         labels=dict(labels or {}),
+        address=address,
     )
 
 

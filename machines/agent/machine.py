@@ -9,7 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from typing import Any
 
+import msgspec
+
 from machines.agent import clock, output
+from machines.agent.address import reachable
 from machines.agent.connection import Connection, MachineRemoved
 from machines.agent.journal import Journal, Kept
 from machines.agent.runtimes.base import Adoptable, CannotStart, Exited, Failed, Runtime, RuntimeEvent
@@ -120,13 +123,14 @@ class Machine:
 
     # ---- the connection ----------------------------------------------------------------------------------------------
 
-    def hello(self) -> Hello:
+    def hello(self, local_address: str) -> Hello:
+        address = self.inventory.address or reachable(local_address)
         return Hello(
             version=VERSION,
             agent_version=agent_version(),
             boot_id=self.journal.stamp.boot,
             wall_clock=time.time(),
-            inventory=self.inventory,
+            inventory=msgspec.structs.replace(self.inventory, address=address),
             stop_grace_seconds=self.stop_grace_seconds,
             attempts=self.supervisor.known(KNOWN_IN_HELLO),
         )

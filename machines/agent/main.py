@@ -48,6 +48,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True):
     cpus: float | None = None
     memory_bytes: int | None = None
     labels: dict[str, str] = {}
+    address: str = ""
     stop_grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = STOP_GRACE_SECONDS
 
 
@@ -108,6 +109,7 @@ class Agent:
             cpus=options.cpus,
             memory_bytes=options.memory_bytes,
             labels=options.labels,
+            address=options.address,
         )
         return Machine(options.name, options.console, journal, runtime, declared, options.stop_grace_seconds)
 
@@ -164,6 +166,7 @@ name_option = click.option("--name", default=_host_name, help="The machine's nam
 @click.option("--cpus", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Cores to declare.")
 @click.option("--memory", metavar="16Gi", help="Memory to declare.")
 @click.option("--label", "labels", multiple=True, metavar="KEY=VALUE", help="Label of the machine; repeatable.")
+@click.option("--address", default="", metavar="HOST", help="Where other machines reach it (default: found out).")
 @click.option(
     "--stop-grace",
     type=click.FloatRange(min=0),
@@ -182,6 +185,7 @@ def run(
     cpus: float | None,
     memory: str | None,
     labels: tuple[str, ...],
+    address: str,
     stop_grace: float,
 ) -> None:
     """Run this machine. SIGTERM ends the agent, not its workers: the next one takes them up."""
@@ -206,6 +210,7 @@ def run(
         cpus=cpus,
         memory_bytes=memory_bytes,
         labels=_parse_labels(labels),
+        address=address,
         stop_grace_seconds=stop_grace,
     )
     _run([options], state_dir / "keeper")
@@ -215,7 +220,7 @@ def run(
 @click.option("--config", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def local(config: Path) -> None:
     """Run the machines of a local console in one process. The file is a JSON list of objects: console, name, state_dir,
-    and optionally token, runtime, simulate_gpus, cpus, memory_bytes, labels, stop_grace_seconds."""
+    and optionally token, runtime, simulate_gpus, cpus, memory_bytes, labels, address, stop_grace_seconds."""
     try:
         machines = msgspec.convert(json.loads(config.read_text()), list[Options])
         for options in machines:

@@ -117,8 +117,7 @@ def _master_hosts(
     hosts = rows.hosts_of_rank_0(worlds)
     for worker, placement in kept:
         if worker.rank == 0:
-            machine = machines[placement.machine_id]
-            hosts[worker.run_id] = machine.hostname or machine.name
+            hosts[worker.run_id] = machines[placement.machine_id].host
     return hosts
 
 

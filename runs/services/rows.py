@@ -267,7 +267,7 @@ class MachineRoom:
 
     id: int
     name: str
-    hostname: str
+    host: str  # where the workers of other machines reach it
     cpu_milli: int
     memory_bytes: int
     takes_work: bool
@@ -278,7 +278,8 @@ def lock_machines(machine_ids: Iterable[int]) -> dict[int, MachineRoom]:
     """Lock machines in id order (after runs: the one order everywhere)."""
     rows = fetch(
         """
-        SELECT id, name, hostname, cpu_milli, memory_bytes, state = 'Ready' AND cordoned_at IS NULL, stop_grace_seconds
+        SELECT id, name, coalesce(nullif(address, ''), nullif(hostname, ''), name), cpu_milli, memory_bytes,
+            state = 'Ready' AND cordoned_at IS NULL, stop_grace_seconds
         FROM machines_machine WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE
         """,
         [sorted(set(machine_ids))],
@@ -324,7 +325,7 @@ def healthy_gpus(machine_ids: Iterable[int]) -> dict[int, set[int]]:
 def hosts_of_rank_0(run_ids: Iterable[int]) -> dict[int, str]:
     found = fetch(
         """
-        SELECT w.run_id, coalesce(nullif(m.hostname, ''), m.name) FROM runs_worker w
+        SELECT w.run_id, coalesce(nullif(m.address, ''), nullif(m.hostname, ''), m.name) FROM runs_worker w
         JOIN runs_attempt a ON a.worker_id = w.id AND a.number = w.attempt_number
         JOIN machines_machine m ON m.id = a.machine_id
         WHERE w.run_id = ANY(%s) AND w.rank = 0 AND a.released_at IS NULL AND a.superseded_at IS NULL

@@ -84,6 +84,14 @@ async def test_a_hello_makes_the_machine_ready_and_is_answered_with_its_set(mach
     await agent.leave()
 
 
+@pytest.mark.parametrize(("declared", "address"), [("10.0.0.7", "10.0.0.7"), ("", "10.0.0.9")])
+async def test_where_others_reach_a_machine_is_what_it_says_or_what_the_console_sees(agent, machine, declared, address):
+    await agent.say(a_hello(inventory=protocol.Inventory("host-7", "docker", 1, 1, address=declared)))
+    assert isinstance(await agent.hear(), protocol.Welcome)
+    await reread(machine)
+    assert machine.address == address
+
+
 async def test_a_second_hello_brings_the_changed_inventory(agent, machine):
     healthy = [protocol.Gpu(index, f"GPU-{index}", "H100", 1) for index in range(3)]
     sick = protocol.Gpu(1, "GPU-1", "H100", 1, healthy=False, health_reason="Xid 79")

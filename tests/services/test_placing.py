@@ -113,6 +113,14 @@ def test_a_worker_is_told_its_place_in_the_run(editor, east) -> None:
     assert order_of(one).env["MASTER_PORT"] == order_of(zero).env["MASTER_PORT"]
 
 
+def test_the_master_is_where_its_machine_said_that_others_reach_it(editor, east) -> None:
+    first, second = make.machine(east, address="10.0.0.7"), make.machine(east, address="10.0.0.8")
+    run = make.submit(editor, east, node_selection={"count": 2})
+    zero, one = make.workers(run)
+    assert order_of(make.place(zero, first)).env["MASTER_ADDR"] == "10.0.0.7"
+    assert order_of(make.place(one, second)).env["MASTER_ADDR"] == "10.0.0.7"
+
+
 def test_no_master_is_named_while_rank_0_has_no_machine(editor, east) -> None:
     run = make.submit(editor, east, node_selection={"count": 2})
     attempt = make.place(make.workers(run)[1], make.machine(east))

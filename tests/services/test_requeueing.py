@@ -8,7 +8,7 @@ from runs.models import Attempt
 from runs.services import lost, requeueing, restarting
 from runs.services.stopping import stop_worker
 from tests import builders as make
-from tests.builders import GIB, after
+from tests.builders import after
 
 pytestmark = pytest.mark.django_db
 REASON = "Machine gpu-08 is drained: a fan rattles"
