@@ -57,7 +57,7 @@ class ErrorMiddleware:
         ):
             return error_response(request, BadRequest("a field of the form holds a NUL character"))
         if is_for_programs(request) and request.path_info.endswith("/"):
-            request.path_info = request.path_info.rstrip("/")  # `…/jobs/` is `…/jobs`, for every method
+            request.path_info = request.path_info[:-1]  # `…/jobs/` is `…/jobs`, for every method
         response = self.get_response(request)
         if isinstance(response, HttpResponseNotAllowed):
             return _not_allowed(request, response)

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from astraconsole.tenancy.permissions import Role
@@ -133,6 +133,8 @@ def test_any_bytes_are_a_typed_refusal(api: Caller, raw: bytes) -> None:
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(name="/")
+@example(name="a/")
 @given(name=st.text(min_size=1).filter(lambda name: name.isprintable() and name not in (".", "..")))
 def test_a_name_that_nothing_has_is_not_found(api: Caller, name: str) -> None:
     for path in ("jobs", "tasks", "machines"):
