@@ -1,12 +1,16 @@
 """`make bench`: a whole console in real processes on this machine; every figure is printed, none is judged.
 
-Time to ready, submit → Running, 1,000 one-slot workers as one array and as 1,000 runs, memory of each process.
+Time to ready, submit → Running, 1,000 one-slot workers as one array and as 1,000 runs with the CPU time that each kind
+of process spent on them, memory of each. Where others use the machine too, CPU time says more than rates do.
 """
 
+import os
 import statistics
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,7 @@ KINDS = (
     "celery -A astraconsole worker",
     "celery -A astraconsole beat",
     "agent.main",
+    "agent.keeper",
     "postgres",
     "redis",
     "manage.py up",
@@ -40,8 +45,10 @@ def main() -> None:
         console.process, console.api = again.process, again.api
         submit_to_running(console, runs=50)
     with running_console(*FARM) as console:
-        as_one_array(console)
-        as_single_runs(console)
+        with cpu_printed(console):
+            as_one_array(console)
+        with cpu_printed(console):
+            as_single_runs(console)
         memory(console)
 
 
@@ -67,7 +74,7 @@ def as_one_array(console: Console) -> None:
     answer = console.api.post("jobs", json=job("array", TRUE, array={"count": WORKERS}))
     answer.raise_for_status()
     accepted = time.monotonic() - began
-    console.wait_for("array", "Completed", seconds=300)
+    eventually(lambda: not active(console), seconds=300, every=0.1)
     took = time.monotonic() - began
     print(f"{WORKERS} workers as one array: {rate(took)}, accepted in {accepted * 1000:.0f} ms")
 
@@ -93,21 +100,42 @@ def active(console: Console) -> list[Any]:
     return answer.json()["items"]
 
 
+@contextmanager
+def cpu_printed(console: Console) -> Iterator[None]:
+    before = of_each_kind(console, cpu_seconds)
+    yield
+    spent = of_each_kind(console, cpu_seconds)
+    spent.subtract(before)
+    each = ", ".join(f"{kind} {spent[kind]:.2f}" for kind, _ in spent.most_common())
+    print(f"  CPU seconds: {sum(spent.values()):.2f} = {each}")
+
+
 def memory(console: Console) -> None:
     print("memory (proportional set size) after that:")
-    total: Counter[str] = Counter()
-    for pid, line in [*processes_of(console.data, console.process.pid), (console.process.pid, "manage.py up")]:
-        total[next((kind for kind in KINDS if kind in line), line[:60])] += pss(pid)
-    for kind, size in sorted(total.items()):
+    for kind, size in sorted(of_each_kind(console, pss).items()):
         print(f"  {size / 1024:7.1f} MiB  {kind}")
 
 
-def pss(pid: int) -> int:
-    """KiB; shared pages are divided among their users. 0 when it has ended meanwhile."""
-    try:
-        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    except OSError:
-        return 0
+def of_each_kind(console: Console, measure: Callable[[int], float]) -> Counter[str]:
+    """The sum of a measure of the console's processes (by pid), for each kind of process."""
+    total: Counter[str] = Counter()
+    for pid, line in [*processes_of(console.data, console.process.pid), (console.process.pid, "manage.py up")]:
+        try:
+            total[next((kind for kind in KINDS if kind in line), line[:60])] += measure(pid)
+        except OSError:
+            continue  # it has ended meanwhile
+    return total
+
+
+def cpu_seconds(pid: int) -> float:
+    """Its own and its ended children's."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def pss(pid: int) -> float:
+    """KiB; shared pages are divided among their users."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     return next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
 
 
