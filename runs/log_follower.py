@@ -31,24 +31,26 @@ CONTEXT_BYTES = 16 * 1024  # shown before a linked line
 
 @dataclass(frozen=True)
 class Position:
-    """As text, `attempt.line.segment.next.number`: what a page hands back to go on."""
+    """As text, `attempt.line.segment.next.number.returns`: what a page hands back to go on."""
 
     attempt: int
     place: Place = field(default_factory=Place)
 
     def __str__(self) -> str:
         place = self.place
-        return ".".join(map(str, (self.attempt, place.line, place.segment, place.next, place.number)))
+        parts = (self.attempt, place.line, place.segment, place.next, place.number, place.returns)
+        return ".".join(map(str, parts))
 
     @classmethod
     def parse(cls, text: str) -> "Position":
         """Raises ValidationError."""
-        if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18}){4}", text, re.ASCII):
+        if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18}){5}", text, re.ASCII):
             raise cls._refusal()
-        attempt, *places = (int(part) for part in text.split("."))
-        if not places[0] <= places[1] <= places[2]:
+        attempt, *parts = (int(part) for part in text.split("."))
+        place = Place(*parts)
+        if not place.line <= place.segment <= place.next - place.returns:
             raise cls._refusal()
-        return cls(attempt, Place(*places))
+        return cls(attempt, place)
 
     @staticmethod
     def _refusal() -> ValidationError:

@@ -74,6 +74,7 @@ class Place:
     segment: int = 0  # where its shown segment begins
     next: int = 0  # the next byte to read
     number: int = 1  # of the unfinished line, from 1; 0: unknown
+    returns: int = 0  # carriage returns right before `next`, which nothing has followed yet
 
 
 class LineDecoder:
@@ -89,18 +90,18 @@ class LineDecoder:
     def resumed(cls, place: Place, head: bytes, line_max: int = LINE_MAX) -> "LineDecoder":
         """At `place`, given the bytes from `place.segment` on: all up to `place.next`, or `line_max` of them."""
         decoder = cls(place.segment, place.number, line_max)
-        decoder._line = place.line
-        decoder._extend(head)
-        unseen = place.next - decoder._next
-        if unseen > 0:
-            current = decoder._current
-            decoder._current = Segment(current.start, current.head, current.length + unseen)
-            decoder._next = place.next
+        length = place.next - place.segment - place.returns
+        decoder._shown = decoder._current = Segment(place.segment, head[: min(length, line_max)], length)
+        if place.returns:
+            decoder._current = Segment(place.next)
+        decoder._line, decoder._next = place.line, place.next
         return decoder
 
     @property
     def place(self) -> Place:
-        return Place(self._line, self._segment.start, self._next, self._number)
+        segment = self._segment
+        returns = self._next - segment.start - segment.length
+        return Place(self._line, segment.start, self._next, self._number, returns)
 
     def feed(self, data: bytes) -> list[Line]:
         """The lines that are now complete."""

@@ -295,16 +295,35 @@ async def test_an_attempt_that_never_was_is_not_found(machines: LogMachines) -> 
 
 
 @given(
-    st.integers(1, 10**9), st.integers(0, 10**12), st.integers(0, 10**6), st.integers(0, 10**9), st.integers(0, 10**9)
+    st.integers(1, 10**9),
+    st.integers(0, 10**12),
+    st.integers(0, 10**6),
+    st.integers(0, 10**9),
+    st.integers(0, 10**9),
+    st.integers(0, 3),
 )
-def test_a_position_reads_back(attempt: int, line: int, to_segment: int, to_next: int, number: int) -> None:
-    position = Position(attempt, Place(line, line + to_segment, line + to_segment + to_next, number))
+def test_a_position_reads_back(
+    attempt: int, line: int, to_segment: int, length: int, number: int, returns: int
+) -> None:
+    segment = line + to_segment
+    position = Position(attempt, Place(line, segment, segment + length + returns, number, returns))
     assert Position.parse(str(position)) == position
 
 
 @pytest.mark.parametrize(
     "text",
-    ["", "1", "1.2.3.4", "1.5.4.3.1", "1.0.0.-1.1", "a.b.c.d.e", "1.1.1.1.1\n", "9" * 19 + ".0.0.0.0", "١.0.0.0.0"],
+    [
+        "",
+        "1",
+        "1.2.3.4.1",
+        "1.5.4.3.1.0",
+        "1.0.0.2.1.3",
+        "1.0.0.-1.1.0",
+        "a.b.c.d.e.f",
+        "1.1.1.1.1.0\n",
+        "9" * 19 + ".0.0.0.0.0",
+        "١.0.0.0.0.0",
+    ],
 )
 def test_what_is_no_position_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):

@@ -77,7 +77,7 @@ def test_a_page_shows_the_log_and_where_to_go_on(world: World, machines: LogMach
     assert "&lt;b&gt;step 1&lt;/b&gt;" in html
     assert html.count('class="error"') == 2
     assert "2 lines look like errors" in html
-    assert position_in(html) == "1.43.43.43.4"
+    assert position_in(html) == "1.43.43.43.4.0"
 
 
 def test_a_page_hides_what_the_filter_drops(world: World, machines: LogMachines) -> None:
@@ -147,7 +147,7 @@ def test_polling_ends_with_state_and_reason(world: World, machines: LogMachines)
     assert "<span>llama-0: Completed — Exited with code 0</span></li>" in frame["html"]
 
 
-@pytest.mark.parametrize("text", ["x", "1.2.3", "1.9.1.1.1", "7.0.0.0.1"])
+@pytest.mark.parametrize("text", ["x", "1.2.3", "1.9.1.1.1.0", "7.0.0.0.1.0"])
 def test_polling_from_nowhere_is_a_typed_error(world: World, text: str) -> None:
     assert world.client().get(LINES, {"from": text}).status_code in (400, 404)
 
@@ -240,7 +240,7 @@ async def test_many_viewers_cost_one_read_a_look(live: World, machines: LogMachi
     settings.LOG_FOLLOW_SECONDS = 60  # only the looks that are asked for
     machines.prints(live.attempt.uid, b"one\n")
     async with contextlib.AsyncExitStack() as stack:
-        sockets = [await stack.enter_async_context(watching(live.access.user, "1.4.4.4.2")) for _ in range(8)]
+        sockets = [await stack.enter_async_context(watching(live.access.user, "1.4.4.4.2.0")) for _ in range(8)]
         for socket in sockets:
             await socket.receive_from(DEADLINE)
         machines.calls.clear()
@@ -255,7 +255,7 @@ async def test_many_viewers_cost_one_read_a_look(live: World, machines: LogMachi
 
 async def test_a_viewer_far_behind_is_served_from_where_it_stands(live: World, machines: LogMachines) -> None:
     machines.prints(live.attempt.uid, b"".join(b"%d\n" % number for number in range(300_000)))
-    async with watching(live.access.user, "1.0.0.0.1") as socket:
+    async with watching(live.access.user, "1.0.0.0.1.0") as socket:
         lines = await lines_until(socket, "299999")
         assert lines[-5000:] == [str(number) for number in range(295_000, 300_000)]
 

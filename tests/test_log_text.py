@@ -138,6 +138,14 @@ def test_a_place_far_into_a_huge_line_needs_only_its_head_again() -> None:
     assert (line.offset, line.length, line.number) == (10, 5_000_003, 2)
 
 
+def test_a_carriage_return_at_the_place_still_starts_a_long_line_over() -> None:
+    first = LineDecoder(line_max=4)
+    first.feed(b"a long line\r\r")
+    second = LineDecoder.resumed(first.place, b"a lo", line_max=4)
+    (line,) = second.feed(b"new\n")
+    assert (line.text, line.is_cut) == ("new", False)
+
+
 @pytest.mark.parametrize(
     ("codes", "classes"),
     [
