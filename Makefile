@@ -36,6 +36,7 @@ check: .venv/requirements-dev.installed
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python manage.py check
+	DB_POOL_SIZE=0 $(BIN)/python -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
 
 format: .venv/requirements-dev.installed
 	$(BIN)/ruff format .

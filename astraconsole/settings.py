@@ -18,20 +18,20 @@ SECRET_KEY = env.str("SECRET_KEY", "")  # Django refuses to use an empty one
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", ["localhost", "127.0.0.1", "[::1]"])
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", [])
 
+DB_POOL_SIZE = env.int("DB_POOL_SIZE", 16, validate=NOT_NEGATIVE)  # 0: no pool, a connection a request
 DATABASES = {
     "default": {
         **dj_database_url.parse(env.str("DATABASE_URL", "", validate=POSTGRES) or "postgres:///astra"),
         "OPTIONS": {
             # One pool per process: its threads come and go, and a connection each would stay behind.
-            "pool": {"min_size": 1, "max_size": env.int("DB_POOL_SIZE", 16, validate=POSITIVE), "timeout": 20},
+            "pool": DB_POOL_SIZE > 0 and {"min_size": 1, "max_size": DB_POOL_SIZE, "timeout": 20},
             "prepare_threshold": 5,  # else `astraconsole.sql` could not have its statements prepared either
         },
     }
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-REDIS_URL = (
-    env.str("REDIS_URL", "", validate=REDIS) or "redis://127.0.0.1:6379/0"
-)  # redis://… or unix://:password@/path?db=0
+# redis://… or unix://:password@/path?db=0
+REDIS_URL = env.str("REDIS_URL", "", validate=REDIS) or "redis://127.0.0.1:6379/0"
 CHANNEL_PREFIX = "astra"
 CHANNEL_LAYERS = {
     "default": {
