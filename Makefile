@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup run test check format bench bench-scheduler screenshots clean
+.PHONY: setup run test test-torch check format bench bench-scheduler screenshots clean
 
 setup: .venv/requirements.installed
 
@@ -29,6 +29,17 @@ test: .venv/requirements-dev.installed
 	tests/install
 	$(BIN)/python -m pytest --durations=15 $(TESTS)
 
+# Real PyTorch in runs on two machines: in a virtual environment of its own, made from the Python that runs find.
+TORCH_PYTHON := $(shell PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin command -v python3)
+
+.venv-torch/installed: .venv/requirements-dev.installed
+	test -x .venv-torch/bin/python || $(TORCH_PYTHON) -m venv --without-pip .venv-torch
+	$(BIN)/pip --python .venv-torch/bin/python install --quiet torch==2.13.0
+	touch $@
+
+test-torch: .venv-torch/installed
+	TORCH_PYTHON=$(CURDIR)/.venv-torch/bin/python $(BIN)/python -m pytest tests/torch_rendezvous.py $(TESTS)
+
 # Needs no database, Redis or container engine.
 check: .venv/requirements-dev.installed
 	$(BIN)/ruff format --check .
@@ -53,5 +64,5 @@ screenshots: .venv/requirements-dev.installed
 	$(BIN)/python -m bench.screenshots
 
 clean:
-	rm -rf .venv build screenshots staticfiles *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-torch build screenshots staticfiles *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
