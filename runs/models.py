@@ -52,6 +52,8 @@ class Run(models.Model):
     # Why it waits: a code of runs.scheduling.explain and its numbers; the sentence is made on reading.
     pending_code = models.CharField(max_length=40, blank=True)
     pending_numbers = models.JSONField(default=dict)
+    # Room that others give up for it: runs.scheduling.types.Claim. Null: none.
+    claim = models.JSONField(null=True, blank=True)
 
     class Meta:
         constraints = [

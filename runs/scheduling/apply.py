@@ -13,7 +13,8 @@ from astraconsole.sql import prepared
 from runs.scheduling.quota import Amount
 from runs.scheduling.shapes import equal_workers
 from runs.scheduling.types import Placement, Plan, WorkerShape
-from runs.services import placing, rows
+from runs.services import placing, preempting, rows, writes
+from runs.services.moves import locked
 
 LOCK_SPACE = 0x5C4ED  # first key of the advisory locks of schedulers; the second is the cluster's id
 
@@ -31,16 +32,33 @@ def try_lock(cluster_id: int) -> bool:
 
 
 def apply_plan(cluster_id: int, plan: Plan, now: datetime) -> list[int]:
-    """Write what still holds of a plan; the ids of the workers that were placed. The caller holds the lock."""
+    """Write what still holds of a plan; the ids of the workers that were placed. The caller holds the lock.
+
+    All runs are locked at once, in id order, before any machine: the one order everywhere.
+    """
+    placed: list[int] = []
     with transaction.atomic(savepoint=False):
-        for run_id, shapes in _new_shapes(plan.splits).items():
-            placing.plan_run(run_id, shapes, now)
-        placed = placing.place_workers(cluster_id, within_quota(plan.placements), now) if plan.placements else []
+        if plan.placements or plan.preemptions or plan.claims or plan.splits:
+            with locked(_changed_runs(plan), savepoint=False) as batch:
+                for run_id, shapes in _new_shapes(plan.splits).items():
+                    placing.plan_run(run_id, shapes, now)
+                if plan.preemptions:
+                    preempting.preempt(batch, plan.preemptions, placing.SCHEDULER, now)
+                if plan.claims:
+                    writes.update_claims(plan.claims)
+                if plan.placements:
+                    placed = placing.place(batch, cluster_id, within_quota(plan.placements), now)
         if plan.changed:
             placing.store_pending(
                 [(run_id, plan.refusals[run_id].code, plan.refusals[run_id].numbers) for run_id in plan.changed]
             )
     return placed
+
+
+def _changed_runs(plan: Plan) -> set[int]:
+    """Whatever is placed, planned, preempted or claimed for."""
+    preempted = {run_id for item in plan.preemptions for run_id in (item.run_id, item.by_run_id)}
+    return {placed.run_id for placed in plan.placements} | preempted | {*plan.claims, *plan.splits}
 
 
 def _new_shapes(splits: dict[int, int]) -> dict[int, list[WorkerShape]]:

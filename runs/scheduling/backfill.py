@@ -4,7 +4,7 @@ The time follows from the time limits of all that runs. Others may still go ahea
 certainly end before (short ones) anywhere, all others (long ones) in what is left beside the reservation.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from runs.scheduling.candidates import Candidates
 from runs.scheduling.ledger import Ints, Ledger, Take, bits_of, lowest_bits
 from runs.scheduling.types import Ask, Hold, Placement, Reservation
+from runs.scheduling.victims import ends_soon
 
 NEVER_ENDS = float("inf")
 STOP_SECONDS = 30.0  # how long what has been told to stop may still take
@@ -49,7 +50,7 @@ def releases(
 
 
 def _end(hold: Hold, now: float) -> float:
-    if hold.stopping:
+    if ends_soon(hold, now):
         return now + STOP_SECONDS
     return NEVER_ENDS if hold.ends_by is None else max(hold.ends_by, now)
 
@@ -82,6 +83,15 @@ class Reserved:
             kept.cpu_left -= sign * taken.cpu_milli
             kept.memory_left -= sign * taken.memory_bytes
         self._set(taken.row)
+
+    def follow_row(self, row: int) -> None:
+        """What is free on the pass's ledger has changed, for a claim."""
+        self._set(row)
+
+    @property
+    def rows(self) -> Set[int]:
+        """The machines of the reservation."""
+        return self._rooms.keys()
 
     def _set(self, row: int) -> None:
         free_cpu, free_memory = int(self.ledger.free_cpu[row]), int(self.ledger.free_memory[row])

@@ -58,17 +58,21 @@ class Candidates:
         twin.ledger, twin.full = ledger, self.place.full_beside
         return twin
 
-    def best(self, without: Collection[int] = (), settled: bool = True) -> int | None:
+    def best(self, without: Collection[int] = (), settled: bool = True, as_known: bool = True) -> int | None:
         """The row to take, or None if no machine has room. `without`: rows that may not be used. `settled`: what has
-        been taken so far will not be undone."""
+        been taken so far will not be undone. `as_known`: no room was given back since others found none."""
         ledger = self.ledger
-        if not self.is_open or self._without_room_at == len(ledger.changes) or self.full.covers(self.ask):
+        if (
+            not self.is_open
+            or self._without_room_at == len(ledger.changes)
+            or (as_known and self.full.covers(self.ask))
+        ):
             return None
         self._looks += 1
         row = self._first_look() if self._looks == 1 and not without else self._look_again(without)
         if row is None and not without:
             self._without_room_at = len(ledger.changes)
-            if settled:
+            if settled and as_known:
                 self.full.add(self.ask)
         return row
 

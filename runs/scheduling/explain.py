@@ -156,6 +156,7 @@ SENTENCES: dict[str, Callable[[Numbers], str]] = {
     "gang": _gang,
     "next": _next,
     "queued": _queued,
+    "preempting": lambda n: "Next to run: what runs in its place is stopping",
     "parallelism": lambda n: f"Next to run when one of its workers ends: {n['limit']} run at once",
 }
 

@@ -125,7 +125,7 @@ class Ledger:
     def cordoned(self) -> Mask:
         return np.array([machine.cordoned for machine in self.machines], dtype=bool)
 
-    @property
+    @cached_property
     def takes_work(self) -> Mask:
         return self.ready & ~self.cordoned
 
@@ -166,6 +166,13 @@ class Ledger:
     def take(self, taken: Take) -> None:
         self._apply(taken, 1)
         self._takes.append(taken)
+
+    def keep(self, room: Take) -> None:
+        """Take room outside marks and undoing; given back by `give_back`."""
+        self._apply(room, 1)
+
+    def give_back(self, room: Take) -> None:
+        self._apply(room, -1)
 
     def set_free(self, row: int, cpu_milli: int, memory_bytes: int, held: int) -> None:
         """What is free on a machine, whatever was taken before; outside marks and undoing."""

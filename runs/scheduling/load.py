@@ -19,6 +19,7 @@ from runs.scheduling.load_sql import INVENTORY, SNAPSHOT
 from runs.scheduling.shapes import constraints_of, split_ask
 from runs.scheduling.types import (
     Ask,
+    Claim,
     Constraints,
     GpuView,
     Hold,
@@ -58,7 +59,7 @@ class _HoldRow(msgspec.Struct, array_like=True, gc=False):
     priority: int
     started_at: float
     time_limit: float | None
-    stopping: bool
+    stopping_since: float | None
 
 
 class _NamespaceRow(msgspec.Struct, array_like=True, gc=False):
@@ -96,6 +97,7 @@ class _WaitingRow(msgspec.Struct, array_like=True, gc=False):
     placed: int
     started: bool
     first_rank: int
+    claim: Claim | None
 
 
 class _Rows(msgspec.Struct):
@@ -169,7 +171,7 @@ def _hold(row: _HoldRow) -> Hold:
         row.priority,
         row.started_at,
         ends_by,
-        row.stopping,
+        row.stopping_since,
     )
 
 
@@ -218,6 +220,7 @@ def _waiting_run(rows: Sequence[_WaitingRow], pools: tuple[str, ...], asks: _Ask
         split=_split(bytes(first.node_selection), bytes(first.resources), pools) if can_split else None,
         planned=sum(row.workers for row in rows),
         stored=Refusal(first.pending_code, _decode_numbers(first.pending_numbers)) if first.pending_code else None,
+        claim=first.claim,
     )
 
 

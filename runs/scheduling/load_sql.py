@@ -29,7 +29,7 @@ _HOLDS = """
         r.id, r.namespace_id, a.machine_id, a.cpu_milli, a.memory_bytes, a.gpu_indexes, r.priority,
         extract(epoch FROM coalesce(a.running_at, a.placed_at)),
         r.spec #> '{task_template,time_limit_seconds}',
-        w.stop_requested_at IS NOT NULL OR a.superseded_at IS NOT NULL)), '[]')
+        extract(epoch FROM coalesce(a.superseded_at, w.stop_requested_at)))), '[]')
     FROM runs_attempt a
     JOIN machines_machine m ON m.id = a.machine_id
     JOIN runs_worker w ON w.id = a.worker_id
@@ -72,7 +72,7 @@ _WAITING = f"""
             OR coalesce(r.spec -> 'node_selection' ? 'count', false),
         coalesce(w.gpus, 0), coalesce(w.cpu_milli, 0), coalesce(w.memory_bytes, 0), w.node_fraction,
         coalesce(w.ids, '{{}}'), coalesce(w.workers, 0), coalesce(w.placed, 0), coalesce(w.started, false),
-        coalesce(w.first_rank, 0))), '[]')
+        coalesce(w.first_rank, 0), r.claim)), '[]')
     FROM waiting JOIN runs_run r ON r.id = waiting.id LEFT JOIN workers w ON w.run_id = r.id)"""
 
 SNAPSHOT = f"""
@@ -90,7 +90,7 @@ SELECT r.namespace_id, count(*) FILTER (WHERE r.priority > %(priority)s),
     count(*) FILTER (WHERE r.priority = %(priority)s AND (r.queued_at, r.id) < (%(queued_at)s, %(run)s))
 FROM runs_run r JOIN machines_namespace n ON n.id = r.namespace_id
 WHERE n.cluster_id = %(cluster)s AND r.deleted_at IS NULL AND r.state = '{RunState.PENDING}' AND r.id <> %(run)s
-    AND r.pending_code IN ('next', 'queued', 'gang', '')
+    AND r.pending_code IN ('next', 'preempting', 'queued', 'gang', '')
 GROUP BY r.namespace_id"""
 
 INVENTORY = f"SELECT json_build_object('machines', {_MACHINES})::text"

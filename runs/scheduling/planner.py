@@ -1,13 +1,15 @@
 """make_plan: the whole decision of one pass, from a snapshot and the time. Pure.
 
-One screen of verbs: order → plan workers → can it ever run → quota → place (whole or one by one) → say why not.
+One screen of verbs: order → plan workers → can it ever run → quota → place (whole or one by one) → make room where
+priority allows → reserve for the first that waits → say why not.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from runs.scheduling import backfill, quota
 from runs.scheduling.candidates import Candidates
+from runs.scheduling.claims import Claims
 from runs.scheduling.ledger import Ledger, indexes
 from runs.scheduling.ordering import Shares, in_order
 from runs.scheduling.places import Places
@@ -26,12 +28,15 @@ from runs.scheduling.types import (
 )
 
 PLACEMENTS_PER_PASS = 2000  # a pass ends here; the next follows at once
+_NO_ROWS: frozenset[int] = frozenset()
 
 
 def make_plan(snapshot: Snapshot, now: float, placements_per_pass: int = PLACEMENTS_PER_PASS) -> Plan:
     """Who goes where, and why everybody else waits. `now`: Unix seconds. Equal snapshots give equal plans."""
     working = _Pass(snapshot, now, placements_per_pass)
+    claimants = _claimants(snapshot.waiting)
     for run in in_order(snapshot.waiting, working.shares):
+        working.claims.keep_stored(claimants.pop(run.priority, ()))
         working.consider(run)
         if working.at_bound:
             break
@@ -54,6 +59,7 @@ class _Pass:
         self.limits = {run.id: run.time_limit for run in snapshot.waiting}
         self.counts: dict[SplitAsk, int | Refusal] = {}
         self.rows_of_run = _rows_of_distinct_runs(snapshot.waiting, snapshot.holds, self.ledger)
+        self.claims = Claims(self.ledger, self.shares, snapshot.holds, now)
         self.placements: list[Placement] = []
         self.refusals: dict[int, Refusal] = {}
         self.changed: list[int] = []
@@ -73,17 +79,28 @@ class _Pass:
             refusals=self.refusals,
             changed=tuple(self.changed),
             splits=self.splits,
+            preemptions=tuple(self.claims.preemptions),
+            claims=self.claims.news,
             reservation=self.reserved.reservation if self.reserved else None,
             more=self.more or self.at_bound,
         )
 
     def consider(self, run: WaitingRun) -> None:
         """Place what can be placed of a run; note why the rest waits."""
-        refusal = self._plan_again(run) or self._never(run) or self._place(run)
+        claimed = self._claimed_rows(run) if run.claim is not None else _NO_ROWS
+        refusal = self._plan_again(run) or self._never(run) or self._place(run, claimed)
+        if (refusal is None or refusal.code != "preempting") and not self.at_bound:
+            self.claims.settle(run)
         if refusal is not None:
             self.refusals[run.id] = refusal
             if refusal != run.stored:
                 self.changed.append(run.id)
+
+    def _claimed_rows(self, run: WaitingRun) -> Set[int]:
+        """The rows of the run's claim, after its room was given to it."""
+        rows = self.claims.give_back(run)
+        self._follow(rows)
+        return rows
 
     def _plan_again(self, run: WaitingRun) -> Refusal | None:
         """Split the run's GPUs by the machines there are now; a new count is placed by the next pass."""
@@ -115,7 +132,7 @@ class _Pass:
                 return Refusal("never_machines", {"wanted": wanted, "most": has})
         return None
 
-    def _place(self, run: WaitingRun) -> Refusal | None:
+    def _place(self, run: WaitingRun, claimed: Set[int]) -> Refusal | None:
         if run.id in self.splits:
             return None
         workers = run.workers
@@ -123,24 +140,34 @@ class _Pass:
             workers = workers[: max(0, run.parallelism - run.placed)]
             if not workers:
                 return Refusal("parallelism", {"limit": run.parallelism})
-        return self._place_whole(run, workers) if run.gang else self._place_each(run, workers)
+        if self.claims.has_given_way(run.id):
+            return Refusal("queued", _amounts(workers[0].ask))
+        return self._place_whole(run, workers, claimed) if run.gang else self._place_each(run, workers, claimed)
 
-    def _place_each(self, run: WaitingRun, workers: Iterable[WaitingWorker]) -> Refusal | None:
+    def _place_each(self, run: WaitingRun, workers: Iterable[WaitingWorker], claimed: Set[int]) -> Refusal | None:
         """Each worker for itself: those that fit are placed; the first that does not is why the run waits."""
-        refused: dict[Ask, Refusal] = {}
+        refused: dict[int, Refusal] = {}  # by the identity of the ask
+        without_room: list[Ask] = []
         for worker in workers:
             if self.at_bound:
                 return None
-            if worker.ask in refused:
-                continue
-            placed = self._try(run, worker, quota.NOTHING)
-            if isinstance(placed, Refusal):
-                refused[worker.ask] = self._as_head(run, [worker.ask], placed)
-            else:
-                self._grant(placed)
+            refusal = refused.get(id(worker.ask))
+            if refusal is None:
+                placed = self._try(run, worker, quota.NOTHING)
+                if isinstance(placed, Placement):
+                    self._grant(placed)
+                    continue
+                refusal = refused[id(worker.ask)] = placed
+            if refusal.code == "queued":
+                without_room.append(worker.ask)
+        if without_room:
+            first = without_room[0]
+            refused[id(first)] = self._make_room(run, without_room, claimed) or self._as_head(
+                run, [first], refused[id(first)]
+            )
         return next(iter(refused.values()), None)
 
-    def _place_whole(self, run: WaitingRun, workers: Iterable[WaitingWorker]) -> Refusal | None:
+    def _place_whole(self, run: WaitingRun, workers: Iterable[WaitingWorker], claimed: Set[int]) -> Refusal | None:
         """All or nothing: tried in the ledger, and undone unless every worker fits. Largest first."""
         mark, amount = self.ledger.mark(), quota.NOTHING
         trial: list[Placement] = []
@@ -149,15 +176,22 @@ class _Pass:
             placed = self._try(run, worker, amount)
             if isinstance(placed, Refusal):
                 self._undo(run, mark, trial)
-                placed = self._as_head(run, [worker.ask for worker in largest_first], placed)
-                if placed.code != "next":
-                    return placed
-                return Refusal("gang", {**placed.numbers, "workers": len(largest_first), "fit": len(trial)})
+                return self._gang_waits(run, [worker.ask for worker in largest_first], placed, len(trial), claimed)
             trial.append(placed)
             amount = amount.plus(len(placed.gpu_indexes), placed.cpu_milli, placed.memory_bytes)
         for placed in trial:
             self._grant(placed)
         return None
+
+    def _gang_waits(self, run: WaitingRun, asks: list[Ask], refusal: Refusal, fit: int, claimed: Set[int]) -> Refusal:
+        if refusal.code != "queued":
+            return refusal
+        if making := self._make_room(run, asks, claimed):
+            return making
+        refusal = self._as_head(run, asks, refusal)
+        if refusal.code != "next":
+            return refusal
+        return Refusal("gang", {**refusal.numbers, "workers": len(asks), "fit": fit})
 
     def _try(self, run: WaitingRun, worker: WaitingWorker, before: quota.Amount) -> Placement | Refusal:
         """Take room for one worker in the ledger; `before`: what the same trial has taken already."""
@@ -172,7 +206,7 @@ class _Pass:
         if long:
             candidates = self._candidates_beside(ask)
         used_rows = self.rows_of_run.get(run.id)
-        row = candidates.best(used_rows or (), settled=before is quota.NOTHING)
+        row = candidates.best(used_rows or (), before is quota.NOTHING, run.claim is None)
         if row is None:
             return Refusal("queued", _amounts(ask))
         if ask.node_fraction is not None:
@@ -202,13 +236,28 @@ class _Pass:
             return False
         return run.time_limit is None or not self.reserved.is_short(self.now + run.time_limit)
 
+    def _make_room(self, run: WaitingRun, asks: list[Ask], claimed: Set[int]) -> Refusal | None:
+        """Have work of lower priority give way, where that helps; never where the first in the queue has its room."""
+        closed = self.rows_of_run.get(run.id, _NO_ROWS)
+        if self.reserved is not None:
+            closed = closed | self.reserved.rows
+        wanted = [self._candidates(ask) for ask in asks]
+        if not self.claims.make_room(run, wanted, closed, claimed):
+            return None
+        self._follow(self.claims.rows())
+        return Refusal("preempting")
+
+    def _follow(self, rows: Iterable[int]) -> None:
+        if self.reserved is not None:
+            for row in rows:
+                self.reserved.follow_row(row)
+
     def _as_head(self, run: WaitingRun, asks: list[Ask], refusal: Refusal) -> Refusal:
         """Of all that wait for room the first is the head: it gets the reservation, and says so."""
-        if refusal.code != "queued" or self.head not in (None, run.id):
+        if self.head is not None:
             return refusal
-        if self.head is None:
-            self.head = run.id
-            self.reserved = self._reserve(run, asks)
+        self.head = run.id
+        self.reserved = self._reserve(run, asks)
         numbers = dict(refusal.numbers)
         if self.reserved is not None and self.reserved.reservation.starts_by is not None:
             numbers["starts_by"] = math.ceil(self.reserved.reservation.starts_by / 60) * 60
@@ -222,8 +271,11 @@ class _Pass:
             ((placed, self.limits[placed.run_id]) for placed in self.placements),
             self.now,
         )
-        without = self.rows_of_run.get(run.id, ())
-        return backfill.reserve(run.id, asks, self._candidates(largest), ends, without, run.distinct_machines)
+        used = self.rows_of_run.get(run.id, _NO_ROWS)
+        candidates, claimed = self._candidates(largest), self.claims.rows()
+        return backfill.reserve(run.id, asks, candidates, ends, used | claimed, run.distinct_machines) or (
+            backfill.reserve(run.id, asks, candidates, ends, used, run.distinct_machines) if claimed else None
+        )
 
     def _grant(self, placed: Placement) -> None:
         self.placements.append(placed)
@@ -254,6 +306,15 @@ class _Pass:
             assert self.reserved is not None
             candidates = self.beside[id(ask)] = self._candidates(ask).beside(self.reserved.beside)
         return candidates
+
+
+def _claimants(waiting: Iterable[WaitingRun]) -> dict[int, list[WaitingRun]]:
+    """Runs with a claim, by priority."""
+    found: dict[int, list[WaitingRun]] = {}
+    for run in waiting:
+        if run.claim is not None:
+            found.setdefault(run.priority, []).append(run)
+    return found
 
 
 def _amounts(ask: Ask) -> Numbers:

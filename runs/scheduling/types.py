@@ -88,7 +88,7 @@ class MachineView(msgspec.Struct, frozen=True, gc=False):
 class Hold(msgspec.Struct, frozen=True, gc=False):
     """Room that one live attempt holds on a machine, until the machine says that it is gone.
 
-    `ends_by`: the latest end by its time limit; None: no limit. `stopping`: its end has been asked for.
+    `ends_by`: the latest end by its time limit; None: no limit. `stopping_since`: when its end was asked for.
     """
 
     run_id: int
@@ -100,7 +100,7 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     priority: int = 0
     started_at: float = 0
     ends_by: float | None = None
-    stopping: bool = False
+    stopping_since: float | None = None
 
 
 class NamespaceView(msgspec.Struct, frozen=True, gc=False):
@@ -121,6 +121,22 @@ class Refusal(msgspec.Struct, frozen=True, gc=False):
     numbers: Numbers = {}
 
 
+class Room(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """What one worker takes of one machine."""
+
+    machine_id: int
+    cpu_milli: int
+    memory_bytes: int
+    gpu_indexes: tuple[int, ...] = ()
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """Room that others gave up for a run: until then nobody of no higher priority gets it."""
+
+    until: float
+    rooms: tuple[Room, ...]
+
+
 class WaitingWorker(msgspec.Struct, frozen=True, gc=False):
     id: int
     ask: Ask
@@ -133,7 +149,7 @@ class WaitingRun(msgspec.Struct, frozen=True, gc=False):
     placed: how many of its workers are on machines now (what `parallelism` counts).
     split: set while nothing of the run has started and its workers follow from the machines; `planned`: how many
     workers it has by the last planning (0: it could not be planned).
-    stored: the refusal that its row holds.
+    stored, claim: the refusal and the claim that its row holds.
     """
 
     id: int
@@ -149,6 +165,7 @@ class WaitingRun(msgspec.Struct, frozen=True, gc=False):
     split: SplitAsk | None = None
     planned: int = 0
     stored: Refusal | None = None
+    claim: Claim | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False):
@@ -193,6 +210,8 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
 
     refusals: why each waiting run waits (run id → refusal). changed: those that differ from what is stored.
     splits: runs to be planned anew, as this many workers (run id → count).
+    preemptions, claims: who gives way to whom, and the room that is then kept for a run (run id → claim; None: the
+    claim that its row holds is over).
     more: the pass stopped at its bound; another should follow at once.
     """
 
@@ -201,5 +220,6 @@ class Plan(msgspec.Struct, frozen=True, gc=False):
     changed: tuple[int, ...] = ()
     splits: dict[int, int] = {}
     preemptions: tuple[Preemption, ...] = ()
+    claims: dict[int, Claim | None] = {}
     reservation: Reservation | None = None
     more: bool = False

@@ -152,6 +152,10 @@ class Batch:
         """Its machine has removed all traces of it."""
         self._machines.forgotten.append(attempt.uid)
 
+    @property
+    def machines_to_tell(self) -> set[int]:
+        return self._machines.touched
+
     def want_tick(self, run: RunRow) -> None:
         self._wanting_tick.add(run.cluster_id)
 
@@ -228,11 +232,13 @@ class MachineOrders:
         self.settled: list[UUID] = []
         self.forgotten: list[UUID] = []
 
+    @property
+    def touched(self) -> set[int]:
+        return {*(machine_id for machine_id, _ in self.assigned), *self.withdrawn.values(), *self.to_forget.values()}
+
     def send(self) -> None:
-        touched = {machine_id for machine_id, _ in self.assigned}
-        touched |= {*self.withdrawn.values(), *self.to_forget.values()}
         if sum(map(bool, (self.assigned, self.withdrawn, self.to_forget))) > 1:
-            rows.lock_machines(touched)
+            rows.lock_machines(self.touched)
         if self.assigned:
             dispatch.assign(self.assigned)
         if self.withdrawn:
@@ -246,9 +252,9 @@ class MachineOrders:
 
 
 @contextmanager
-def locked(run_ids: Iterable[int]) -> Iterator[Batch]:
-    """A transaction on these runs; inside another one, a part of it."""
-    with transaction.atomic():
+def locked(run_ids: Iterable[int], savepoint: bool = True) -> Iterator[Batch]:
+    """A transaction on these runs; inside another one, a part of it: `savepoint`, one that can fail by itself."""
+    with transaction.atomic(savepoint=savepoint):
         batch = Batch(rows.lock_runs(run_ids))
         yield batch
         batch.write()

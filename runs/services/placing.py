@@ -17,21 +17,41 @@ SCHEDULER = "scheduler"
 
 
 def place_workers(cluster_id: int, placements: Sequence[Placement], now: datetime) -> list[int]:
-    """Place what still holds: the worker waits, its run is there, the machine takes work and has the room. Returns the
-    ids of the workers that were placed; a dropped one waits for the next pass."""
+    """`place`, in a batch of its own."""
     if not placements:
         return []
-    run_ids = rows.runs_of_workers(placement.worker_id for placement in placements)
-    with locked(run_ids) as batch:
-        workers = {w.id: w for w in batch.add_workers(rows.workers_by_id(p.worker_id for p in placements))}
-        room = Room(placement.machine_id for placement in placements)
-        kept = [
+    with locked(placement.run_id for placement in placements) as batch:
+        return place(batch, cluster_id, placements, now)
+
+
+def place(batch: Batch, cluster_id: int, placements: Sequence[Placement], now: datetime) -> list[int]:
+    """Place what still holds: the worker waits, its run is there and locked, the machine takes work and has the room;
+    of a gang all or none. Returns the ids of the workers that were placed; a dropped one waits for the next pass."""
+    workers = {w.id: w for w in batch.add_workers(rows.workers_by_id(p.worker_id for p in placements))}
+    # All machines of the batch at once: two batches must not lock them in different orders.
+    room = Room({placement.machine_id for placement in placements} | batch.machines_to_tell)
+    kept: list[tuple[WorkerRow, Placement]] = []
+    for run_id, together in _by_run(placements).items():
+        taken = [
             (workers[placement.worker_id], placement)
-            for placement in placements
+            for placement in together
             if _may_be_placed(batch, workers.get(placement.worker_id), cluster_id) and room.take(placement)
         ]
-        _start_attempts(batch, kept, room.machines, now)
+        run = batch.runs.get(run_id)
+        if run is not None and run.gang and len(taken) < run.counts[WorkerState.PENDING]:
+            for _, placement in taken:
+                room.give_back(placement)
+        else:
+            kept += taken
+    _start_attempts(batch, kept, room.machines, now)
     return [worker.id for worker, _ in kept]
+
+
+def _by_run(placements: Sequence[Placement]) -> dict[int, list[Placement]]:
+    found: dict[int, list[Placement]] = {}
+    for placement in placements:
+        found.setdefault(placement.run_id, []).append(placement)
+    return found
 
 
 class Room:
@@ -61,6 +81,12 @@ class Room:
             self._hold(machine.id, placement.cpu_milli, placement.memory_bytes, placement.gpu_indexes)
         return fits
 
+    def give_back(self, placement: Placement) -> None:
+        self._placed.remove(placement.worker_id)
+        self._cpu_milli[placement.machine_id] += placement.cpu_milli
+        self._memory_bytes[placement.machine_id] += placement.memory_bytes
+        self._gpus[placement.machine_id].update(placement.gpu_indexes)
+
     def _hold(self, machine_id: int, cpu_milli: int, memory_bytes: int, gpu_indexes: Sequence[int]) -> None:
         self._cpu_milli[machine_id] -= cpu_milli
         self._memory_bytes[machine_id] -= memory_bytes
@@ -68,7 +94,7 @@ class Room:
 
 
 def _may_be_placed(batch: Batch, worker: WorkerRow | None, cluster_id: int) -> bool:
-    if worker is None or worker.state is not WorkerState.PENDING:
+    if worker is None or worker.state is not WorkerState.PENDING or worker.run_id not in batch.runs:
         return False
     run = batch.run_of(worker)
     return run.deleted_at is None and run.cluster_id == cluster_id

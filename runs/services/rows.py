@@ -47,6 +47,7 @@ class RunRow:
     deleted_at: datetime | None
     stop_requested_at: datetime | None
     restarts: int
+    preemptions: int
     failures_in_row: int
     restarting: WholeRestart | None
     pending_code: str
@@ -125,7 +126,7 @@ def lock_runs(run_ids: Iterable[int]) -> dict[int, RunRow]:
         """
         SELECT r.id, r.uid, r.name, r.namespace_id, r.workspace_id, n.cluster_id, r.gang,
                r.on_failure, r.state, r.reason, r.changed_at, r.started_at, r.ended_at, r.deleted_at,
-               r.stop_requested_at, r.restarts, r.failures_in_row, r.restarting::text, r.pending_code
+               r.stop_requested_at, r.restarts, r.preemptions, r.failures_in_row, r.restarting::text, r.pending_code
         FROM runs_run r JOIN machines_namespace n ON n.id = r.namespace_id
         WHERE r.id = ANY(%s) ORDER BY r.id FOR NO KEY UPDATE OF r
         """,
@@ -139,7 +140,7 @@ def lock_runs(run_ids: Iterable[int]) -> dict[int, RunRow]:
 def _run_row(row: Sequence[Any]) -> RunRow:
     values = list(row)
     values[8] = RunState(values[8])
-    values[17] = msgspec.json.decode(values[17], type=WholeRestart) if values[17] else None
+    values[18] = msgspec.json.decode(values[18], type=WholeRestart) if values[18] else None
     return RunRow(*values)
 
 

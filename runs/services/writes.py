@@ -6,7 +6,7 @@ the locks of `runs.services.moves`, or makes rows that nobody else knows yet.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,7 +16,7 @@ import msgspec
 
 from astraconsole.sql import execute, prepared
 from runs.models import Run
-from runs.scheduling.types import Numbers, WorkerShape
+from runs.scheduling.types import Claim, Numbers, WorkerShape
 from runs.services.rows import AttemptRow, RunRow, WorkerRow
 
 
@@ -48,11 +48,11 @@ def update_runs(runs: Sequence[RunRow]) -> None:
         """
         UPDATE runs_run r SET state = v.state, reason = v.reason, changed_at = v.changed_at, started_at = v.started_at,
             ended_at = v.ended_at, deleted_at = v.deleted_at, stop_requested_at = v.stop_requested_at,
-            restarts = v.restarts, failures_in_row = v.failures_in_row, restarting = v.restarting,
-            pending_code = v.pending_code
+            restarts = v.restarts, preemptions = v.preemptions, failures_in_row = v.failures_in_row,
+            restarting = v.restarting, pending_code = v.pending_code
         FROM json_to_recordset(%s::json) AS v(id bigint, state text, reason text, changed_at timestamptz,
             started_at timestamptz, ended_at timestamptz, deleted_at timestamptz, stop_requested_at timestamptz,
-            restarts int, failures_in_row int, restarting jsonb, pending_code text)
+            restarts int, preemptions int, failures_in_row int, restarting jsonb, pending_code text)
         WHERE r.id = v.id
         """,
         [_json(runs)],
@@ -191,18 +191,31 @@ def free_names(run_id: int) -> None:
 
 
 def update_pending(items: Sequence[tuple[int, str, Numbers]]) -> None:
-    """(run id, code, numbers) of waiting runs, where they differ from what is stored."""
+    """(run id, code, numbers) of waiting runs, where they differ from what is stored. Runs that somebody else is
+    changing just now are left to the next pass: waiting for them, with other locks held, could wait for ever."""
     refusals = [{"id": run_id, "code": code, "numbers": numbers} for run_id, code, numbers in items]
     execute(
         """
         WITH v AS (SELECT * FROM json_to_recordset(%s::json) AS v(id bigint, code text, numbers jsonb)),
-            locked AS (SELECT id FROM runs_run WHERE id IN (SELECT id FROM v) ORDER BY id FOR NO KEY UPDATE)
+            locked AS (
+                SELECT id FROM runs_run WHERE id IN (SELECT id FROM v) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
         UPDATE runs_run r SET pending_code = v.code, pending_numbers = v.numbers
         FROM v JOIN locked ON locked.id = v.id
         WHERE r.id = v.id AND r.deleted_at IS NULL AND r.state IN ('Pending', 'Starting', 'Running')
             AND (r.pending_code, r.pending_numbers) IS DISTINCT FROM (v.code, v.numbers)
         """,
         [_json(refusals)],
+    )
+
+
+def update_claims(claims: Mapping[int, Claim | None]) -> None:
+    """Room that others give up for these runs (by id), which are locked; None: no more."""
+    execute(
+        """
+        UPDATE runs_run r SET claim = v.claim FROM json_to_recordset(%s::json) AS v(id bigint, claim jsonb)
+        WHERE r.id = v.id
+        """,
+        [_json([{"id": run_id, "claim": claim} for run_id, claim in claims.items()])],
     )
 
 

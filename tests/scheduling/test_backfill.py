@@ -71,7 +71,7 @@ def test_room_is_kept_where_the_fewest_endless_runs_are_in_the_way() -> None:
 
 
 def test_what_was_told_to_stop_is_soon_gone() -> None:
-    case = cluster().machine(gpus=8).holding("m0", gpus=8, stopping=True)
+    case = cluster().machine(gpus=8).holding("m0", gpus=8, stopping_since=990)
     reservation = case.run("a", gpus=8).plan().reservation
     assert reservation is not None
     assert reservation.starts_by == 1030
