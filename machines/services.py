@@ -34,6 +34,7 @@ MACHINE_TOKEN_PREFIX = "astra_machine_"
 JOIN_TOKEN_LIFETIME = timedelta(hours=24)
 MACHINE_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 CLUSTER_NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,38}[a-z0-9])?")
+CORDONED_PART = 5  # at most one in so many machines is cordoned by the console itself
 LIVENESS_KEPT = timedelta(days=1)
 _S = MachineState
 
@@ -188,6 +189,22 @@ def uncordon(access: Access, machine: Machine, now: datetime) -> None:
     _require_management(access, machine.cluster)
     _change_one(machine, cordoned_by=None, cordoned_at=None, cordon_reason="", draining=False, trusted_since=now)
     _record([machine.pk], machine.state, "Takes work again", access.actor, now)
+
+
+def cordon_failing(machine_id: int, reason: str, now: datetime) -> bool:
+    """The console's own cordon. Not of the last machine that takes work, and not of more than a few of a cluster's at
+    a time: where many fail, it is not the machines."""
+    with transaction.atomic():
+        cluster = Cluster.objects.select_for_update(no_key=True, of=("self",)).get(machines=machine_id)
+        present = cluster.machines.exclude(state=_S.REMOVED)
+        machines = list(present.values_list("pk", "state", "cordoned_at", "cordoned_by"))
+        open_ones = {pk for pk, state, cordoned_at, _ in machines if state == _S.READY and cordoned_at is None}
+        ours = sum(cordoned_at is not None and by is None for _, _, cordoned_at, by in machines)
+        if machine_id not in open_ones or len(open_ones) < 2 or ours >= max(1, len(machines) // CORDONED_PART):
+            return False
+        _change([machine_id], (_S.READY,), cordoned_at=now, cordon_reason=reason)
+        _record([machine_id], "Cordoned", reason, "console", now)
+    return True
 
 
 def remove(access: Access, machine: Machine) -> None:

@@ -149,7 +149,7 @@ class Attempt(models.Model):
 
     uid = models.UUIDField(default=uuid.uuid4, unique=True)
     worker = models.ForeignKey(Worker, on_delete=models.CASCADE, related_name="attempts")
-    machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="attempts")
+    machine = models.ForeignKey(Machine, on_delete=models.PROTECT, related_name="attempts", db_index=False)
     number = models.PositiveIntegerField()
     cpu_milli = models.PositiveBigIntegerField()
     memory_bytes = models.PositiveBigIntegerField()
@@ -163,12 +163,14 @@ class Attempt(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     end_reason = models.CharField(max_length=40, blank=True)  # machines.protocol.EndReason
     image_digest = models.CharField(max_length=200, blank=True)
+    blame = models.CharField(max_length=8, blank=True, db_default="")  # runs.quick_failures.Blame of its end
     process_oom_kills = models.PositiveIntegerField(default=0)  # children killed for memory while the worker went on
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["worker", "number"], name="attempt_number_unique")]
         indexes = [
             models.Index(fields=["machine"], condition=Q(released_at=None), name="attempt_live"),
+            models.Index(fields=["machine", "placed_at"], name="attempt_machine"),
             models.Index(fields=["worker", "-number"], name="attempt_newest"),
         ]
 

@@ -15,6 +15,7 @@ from tests.conftest import PROJECT
         ("LOG_FOLLOW_SECONDS", "often"),
         ("MACHINE_LEASE_SECONDS", "0"),
         ("RESTART_BUDGET", "-1"),
+        ("MACHINE_CORDON_FAILURES", "1"),
         ("BEHIND_TLS_PROXY", "perhaps"),
         ("LOG_LEVEL", "LOUD"),
         ("DATABASE_URL", "mysql://host/name"),

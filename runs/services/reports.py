@@ -12,9 +12,13 @@ from datetime import datetime, timedelta
 from functools import partial
 from uuid import UUID
 
+from django.conf import settings
+from django.db import transaction
+
 from machines.inbox import Acknowledgement, Entry
 from machines.protocol import EndReason, Phase, Report
-from runs.services import rows
+from runs.quick_failures import blame
+from runs.services import blaming, rows
 from runs.services.ends import end_worker
 from runs.services.moves import Batch, locked
 from runs.services.rows import AttemptRow, WorkerRow
@@ -57,6 +61,10 @@ def apply(entries: Sequence[Entry], now: datetime) -> list[Acknowledgement]:
         _apply_reports(batch, [(attempt, newest[attempt.uid]) for attempt in attempts], specs, now)
         for hello in hellos:
             _apply_hello(batch, hello, newest, specs, now)
+        if blamed := {attempt.machine_id for attempt in attempts if attempt.blame}:
+            # In a transaction of its own, since here machines are locked already. A look that is lost, the next
+            # failure makes good.
+            transaction.on_commit(partial(blaming.look_at, blamed, now), robust=True)
     return acknowledged
 
 
@@ -164,7 +172,7 @@ def _steps(
         add(item.at, partial(_warn_of_oom_kills, batch, attempt, worker, kills, actor, item.at))
     if (end := _end_of(attempt, item)) is not None:
         at, how = end
-        add(at, lambda: _end(batch, worker, specs.of(worker), how, actor, at, report.log_tail))
+        add(at, lambda: _end(batch, attempt, specs.of(worker), how, actor, at, report.log_tail))
     else:
         add(item.at, partial(_show_progress, batch, worker, report, specs))
     return steps
@@ -176,9 +184,14 @@ def _advance(batch: Batch, worker: WorkerRow, state: WorkerState, reason: str, a
         batch.move(worker, state, reason, actor, at)
 
 
-def _end(batch: Batch, worker: WorkerRow, spec: RunSpec, end: End, actor: str, at: datetime, log_tail: str) -> None:
-    if worker.state in PLACED:
-        end_worker(batch, worker, spec, end, actor, at, log_tail)
+def _end(batch: Batch, attempt: AttemptRow, spec: RunSpec, end: End, actor: str, at: datetime, log_tail: str) -> None:
+    worker = batch.workers[attempt.worker_id]
+    if worker.state not in PLACED:
+        return
+    if worker.stop_requested_at is None:
+        attempt.blame = blame(end, settings.MACHINE_CORDON_SECONDS)
+        batch.touch_attempt(attempt)
+    end_worker(batch, worker, spec, end, actor, at, log_tail)
 
 
 def _end_of(attempt: AttemptRow, item: Received) -> tuple[datetime, End] | None:

@@ -11,8 +11,10 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
+from django.conf import settings
 
 from astraconsole.sql import fetch
+from runs.quick_failures import Blame, QuickFailure
 from runs.spec import RunSpec, load_spec
 from runs.state_machine import PLACED, RUN_ENDED, FirstFailure, RunFacts, RunState, WorkerState
 
@@ -117,6 +119,7 @@ class AttemptRow:
     end_reason: str
     image_digest: str
     process_oom_kills: int
+    blame: str
 
 
 def lock_runs(run_ids: Iterable[int]) -> dict[int, RunRow]:
@@ -208,7 +211,7 @@ def _worker_row(row: Sequence[Any]) -> WorkerRow:
 ATTEMPT_COLUMNS = """
     a.id, a.uid, a.worker_id, a.machine_id, m.name, m.connection <> '', a.number, a.placed_at, a.running_at,
     a.ended_at, a.superseded_at, a.released_at, a.report_seq, a.exit_code, a.end_reason, a.image_digest,
-    a.process_oom_kills
+    a.process_oom_kills, a.blame
 """
 
 
@@ -236,6 +239,30 @@ def _attempts(condition: str, parameters: list[Any]) -> list[AttemptRow]:
         parameters,
     )
     return [AttemptRow(*row) for row in rows]
+
+
+def quick_failures_on(machine_id: int, since: datetime, now: datetime) -> list[QuickFailure]:
+    """On this machine, placed after `since`, after it was last trusted, and after the last one there that went well:
+    one that succeeded, or ran for long enough. Without runs that failed so on another machine too."""
+    quick = settings.MACHINE_CORDON_SECONDS
+    found = fetch(
+        """
+        WITH recent AS (
+            SELECT a.* FROM runs_attempt a JOIN machines_machine m ON m.id = a.machine_id
+            WHERE a.machine_id = %s AND a.placed_at > greatest(%s, m.trusted_since)),
+        good AS (
+            SELECT max(placed_at) AS placed_at FROM recent WHERE (end_reason = 'Exited' AND exit_code = 0)
+                OR coalesce(ended_at, superseded_at, %s) - running_at >= %s * interval '1 second')
+        SELECT DISTINCT r.id, recent.blame, r.created_by_id, r.spec #>> '{task_template,image}',
+            r.spec #>> '{task_template,command}', w."group"
+        FROM recent JOIN runs_worker w ON w.id = recent.worker_id JOIN runs_run r ON r.id = w.run_id CROSS JOIN good
+        WHERE recent.blame <> '' AND recent.placed_at > coalesce(good.placed_at, '-infinity') AND NOT EXISTS (
+            SELECT FROM runs_worker v JOIN runs_attempt b ON b.worker_id = v.id
+            WHERE v.run_id = r.id AND b.machine_id <> recent.machine_id AND b.blame <> '')
+        """,
+        [machine_id, since, now, quick],
+    )
+    return [QuickFailure(run_id, Blame(blame), tuple(program)) for run_id, blame, *program in found]
 
 
 def runs_of_attempts(uids: Iterable[UUID]) -> list[int]:
