@@ -11,13 +11,6 @@ from runs.services.ends import requeue_workers
 from runs.services.moves import locked
 
 
-def requeue_runs(run_ids: Iterable[int], reason: str, actor: str, now: datetime) -> None:
-    """All workers of these runs that are on machines."""
-    ids = list(run_ids)
-    with locked(ids) as batch:
-        requeue_workers(batch, batch.add_workers(rows.workers_of_runs(ids)), reason, actor, now)
-
-
 def requeue_machines(machine_ids: Iterable[int], reason: str, actor: str, now: datetime) -> None:
     """All workers on these machines, and the other workers of runs that restart together. Safe to run again."""
     ids = list(machine_ids)

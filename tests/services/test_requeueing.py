@@ -118,13 +118,3 @@ def test_where_all_restart_together_the_others_are_given_back_too(editor, east, 
     run.refresh_from_db()
     assert (run.state, run.status_reason, run.restarts, run.failures_in_row) == ("Pending", REASON, 0, 0)
     make.check_invariants()
-
-
-def test_a_whole_run_can_be_given_back(editor, east, on) -> None:
-    run = make.submit(editor, east, array={"count": 3})
-    attempts = [make.run_on(worker, on) for worker in make.workers(run)[:2]]
-    requeueing.requeue_runs([run.pk], "Preempted by higher-priority work (urgent)", "scheduler", after(30))
-    for attempt in attempts:
-        stopped(attempt, 31)
-    assert {worker.state for worker in make.workers(run)} == {"Pending"}
-    make.check_invariants()
