@@ -55,11 +55,26 @@ def _all_of(wanted: object) -> str:
 
 
 def _are(numbers: Numbers, state: str) -> str:
-    """`the only machine that could hold it is cordoned`, `all 3 machines that could hold it are cordoned`."""
-    count = numbers["machines"]
+    """`the only machine that could hold it is cordoned`, `none of the 3 machines that could hold it takes work: 2
+    draining, 1 not ready`."""
+    count = int(str(numbers["machines"]))
+    also = [(int(str(numbers[f"also_{code}"])), words) for code, words in CLOSED.items() if f"also_{code}" in numbers]
+    if also:
+        total = count + sum(other for other, _ in also)
+        kinds = ", ".join(f"{other} {words}" for other, words in [*also, (count, state)])
+        return f"none of the {total} machines that could hold it takes work: {kinds}"
     if count == 1:
         return f"the only machine that could hold it is {state}"
     return f"the {count} machines that could hold it are {state}"
+
+
+CLOSED = {"not_ready": "not ready", "cordoned": "cordoned", "draining": "draining"}
+
+
+def _because(numbers: Numbers) -> str:
+    """`: a fan rattles`; what people wrote when they took machines out of service."""
+    reasons = numbers.get("reasons")
+    return f": {'; '.join(reasons)}" if isinstance(reasons, list) and reasons else ""
 
 
 def _never(wanted: Callable[[Numbers], str], most: Callable[[Numbers], str] | None = None) -> Callable[[Numbers], str]:
@@ -145,7 +160,8 @@ SENTENCES: dict[str, Callable[[Numbers], str]] = {
         f"No machine fits: {_machines(n['wanted'])} asked, one worker on each; {n['most']} could hold one"
     ),
     "unavailable_not_ready": lambda n: f"No machine fits: {_are(n, 'not ready')}",
-    "unavailable_cordoned": lambda n: f"No machine fits: {_are(n, 'cordoned')}",
+    "unavailable_cordoned": lambda n: f"No machine fits: {_are(n, 'cordoned')}{_because(n)}",
+    "unavailable_draining": lambda n: f"No machine fits: {_are(n, 'draining')}{_because(n)}",
     "unavailable_gpu_health": lambda n: (
         f"No machine fits: no machine has {n['wanted']} healthy GPUs now; the most is {n['most']}"
     ),
@@ -171,7 +187,8 @@ MACHINE_SENTENCES: dict[str, Callable[[Numbers], str]] = {
     "cpu": lambda n: f"{_cores(n['wanted'])} wanted, at most {_cores(n['most'])} there",
     "memory": lambda n: f"{_memory(n['wanted'])} wanted, at most {_memory(n['most'])} there",
     "not_ready": lambda n: "not ready",
-    "cordoned": lambda n: "cordoned",
+    "cordoned": lambda n: f"cordoned{_because(n)}",
+    "draining": lambda n: f"draining{_because(n)}",
     "gpu_health": lambda n: f"{_gpus(n['wanted'])} wanted, at most {n['most']} healthy",
     "free_gpus": lambda n: f"{_gpus(n['wanted'])} wanted, at most {n['most']} free",
     "free_cpu": lambda n: f"{_cores(n['wanted'])} wanted, at most {_cores(n['most'])} free",

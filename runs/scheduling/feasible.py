@@ -129,12 +129,14 @@ STAGES: tuple[Stage, ...] = (
     Stage("cpu", Level.EVER, lambda ledger, need: ledger.cpu_milli >= need.cpu_milli),
     Stage("memory", Level.EVER, lambda ledger, need: ledger.memory_bytes >= need.memory_bytes),
     Stage("not_ready", Level.AVAILABLE, lambda ledger, need: ledger.ready),
-    Stage("cordoned", Level.AVAILABLE, lambda ledger, need: ~ledger.cordoned),
+    Stage("cordoned", Level.AVAILABLE, lambda ledger, need: ~ledger.cordoned | ledger.draining),
+    Stage("draining", Level.AVAILABLE, lambda ledger, need: ~ledger.draining),
     Stage("gpu_health", Level.AVAILABLE, _enough_gpus(lambda ledger: ledger.healthy_gpus)),
     Stage("free_gpus", Level.ROOM, _enough_gpus(lambda ledger: ledger.free_gpus)),
     Stage("free_cpu", Level.ROOM, lambda ledger, need: ledger.free_cpu >= need.cpu_milli),
     Stage("free_memory", Level.ROOM, lambda ledger, need: ledger.free_memory >= need.memory_bytes),
 )
+REASONS_SHOWN = 3  # why machines take no work; the others' are on their page
 PLACE_STAGES = STAGES[:4]  # depend on the constraints alone
 SIZE_STAGES = STAGES[4:9]
 
@@ -173,12 +175,16 @@ def refusals_by_machine(ledger: Ledger, ask: Ask) -> list[MachineGroup]:
 
 
 def first_emptying(ledger: Ledger, need: Need, level: Level) -> tuple[str, Numbers]:
-    """The filter up to `level` after which no machine is left, and its numbers. One must be such."""
+    """The filter up to `level` after which no machine is left, and its numbers. One must be such. Where machines take
+    no work for several reasons, `also_<code>` counts those that earlier filters refused."""
     left = np.ones(len(ledger.machines), dtype=bool)
+    also: Numbers = {}
     for stage in STAGES:
         passed = narrowed(left, ledger, need, (stage,))
         if stage.level == level and not passed.any():
-            return stage.code, refusal_numbers(ledger, need, stage.code, np.flatnonzero(left))
+            return stage.code, refusal_numbers(ledger, need, stage.code, np.flatnonzero(left)) | also
+        if stage.level == Level.AVAILABLE and (refused := int((left & ~passed).sum())):
+            also[f"also_{stage.code}"] = refused
         left = passed
     raise ValueError("a machine passes every filter of this level")
 
@@ -209,6 +215,9 @@ def refusal_numbers(ledger: Ledger, need: Need, code: str, rows: Ints) -> Number
     }
     if code in texts:
         numbers["wanted"] = list(texts[code])
+    if code in ("cordoned", "draining"):
+        reasons = dict.fromkeys(ledger.machines[int(row)].cordon_reason for row in rows)
+        numbers["reasons"] = [reason for reason in reasons if reason][:REASONS_SHOWN]
     if code == "gpu_memory":
         numbers["wanted"] = limits.gpu_min_memory_bytes
         numbers["most"] = max((kind.memory_bytes for kind in ledger.kinds), default=0)

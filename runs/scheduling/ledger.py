@@ -126,6 +126,10 @@ class Ledger:
         return np.array([machine.cordoned for machine in self.machines], dtype=bool)
 
     @cached_property
+    def draining(self) -> Mask:
+        return np.array([machine.draining for machine in self.machines], dtype=bool)
+
+    @cached_property
     def takes_work(self) -> Mask:
         return self.ready & ~self.cordoned
 

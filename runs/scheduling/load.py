@@ -45,6 +45,8 @@ class _MachineRow(msgspec.Struct, array_like=True, gc=False):
     memory_bytes: int
     ready: bool
     cordoned: bool
+    draining: bool
+    cordon_reason: str
     labels: msgspec.Raw
     gpus: msgspec.Raw
 
@@ -144,6 +146,8 @@ def _machines(rows: Iterable[_MachineRow]) -> tuple[MachineView, ...]:
             labels=_labels(bytes(row.labels)),
             ready=row.ready,
             cordoned=row.cordoned,
+            draining=row.draining,
+            cordon_reason=row.cordon_reason,
         )
         for row in rows
     )
@@ -216,12 +220,18 @@ def _waiting_run(rows: Sequence[_WaitingRow], pools: tuple[str, ...], asks: _Ask
         distinct_machines=first.machines is not None,
         parallelism=first.parallelism,
         placed=sum(row.placed for row in rows),
-        time_limit=first.time_limit,
+        time_limit=_longest([row.time_limit for row in rows]),
         split=_split(bytes(first.node_selection), bytes(first.resources), pools) if can_split else None,
         planned=sum(row.workers for row in rows),
         stored=Refusal(first.pending_code, _decode_numbers(first.pending_numbers)) if first.pending_code else None,
         claim=first.claim,
     )
+
+
+def _longest(limits: Sequence[float | None]) -> float | None:
+    """Of the groups' time limits; None: one of them has none."""
+    known = [limit for limit in limits if limit is not None]
+    return max(known) if len(known) == len(limits) else None
 
 
 def _ask(row: _WaitingRow, pools: tuple[str, ...], asks: _Asks) -> Ask:

@@ -15,7 +15,7 @@ def _listed(states: Iterable[str]) -> str:
 _MACHINES = f"""
     (SELECT coalesce(json_agg(json_build_array(
         m.id, m.name, m.cpu_milli, m.memory_bytes, m.state = '{MachineState.READY}', m.cordoned_at IS NOT NULL,
-        m.labels, coalesce(g.gpus, '[]')) ORDER BY m.id), '[]')
+        m.draining, m.cordon_reason, m.labels, coalesce(g.gpus, '[]')) ORDER BY m.id), '[]')
     FROM machines_machine m
     LEFT JOIN (
         SELECT machine_id, json_agg(json_build_array(index, model, memory_bytes, healthy) ORDER BY index) AS gpus
@@ -23,12 +23,22 @@ _MACHINES = f"""
     ) g ON g.machine_id = m.id
     WHERE m.cluster_id = %(cluster)s AND m.state NOT IN ('{MachineState.JOINING}', '{MachineState.REMOVED}'))"""
 
+
+def _of_worker(field: str) -> str:
+    """A field of the template that a worker is started from: its group's, where that has one, else the run's."""
+    ours = f"r.spec #> '{{task_template,{field}}}'"
+    return f"""CASE WHEN w."group" <> '' THEN (
+            SELECT coalesce(element #> '{{task_template,{field}}}', {ours})
+            FROM jsonb_array_elements(r.spec -> 'worker_groups') element WHERE element ->> 'name' = w."group"
+        ) ELSE {ours} END"""
+
+
 # Room is held until the machine has said that the process is gone, whatever has become of the run.
-_HOLDS = """
+_HOLDS = f"""
     (SELECT coalesce(json_agg(json_build_array(
         r.id, r.namespace_id, a.machine_id, a.cpu_milli, a.memory_bytes, a.gpu_indexes, r.priority,
         extract(epoch FROM coalesce(a.running_at, a.placed_at)),
-        r.spec #> '{task_template,time_limit_seconds}',
+        {_of_worker("time_limit_seconds")},
         extract(epoch FROM coalesce(a.superseded_at, w.stop_requested_at)))), '[]')
     FROM runs_attempt a
     JOIN machines_machine m ON m.id = a.machine_id
@@ -61,13 +71,9 @@ _WAITING = f"""
     SELECT coalesce(json_agg(json_build_array(
         r.id, r.namespace_id, r.priority, extract(epoch FROM r.queued_at), r.pending_code, r.pending_numbers,
         r.spec -> 'machines', r.spec #> '{{array,parallelism}}', r.gang,
-        r.spec #> '{{task_template,time_limit_seconds}}',
+        {_of_worker("time_limit_seconds")},
         r.spec -> 'node_selection',
-        CASE WHEN w."group" <> '' THEN (
-            SELECT coalesce(
-                element #> '{{task_template,requested_resources}}', r.spec #> '{{task_template,requested_resources}}')
-            FROM jsonb_array_elements(r.spec -> 'worker_groups') element WHERE element ->> 'name' = w."group"
-        ) ELSE r.spec #> '{{task_template,requested_resources}}' END,
+        {_of_worker("requested_resources")},
         r.spec ?| array['machines', 'array', 'worker_groups']
             OR coalesce(r.spec -> 'node_selection' ? 'count', false),
         coalesce(w.gpus, 0), coalesce(w.cpu_milli, 0), coalesce(w.memory_bytes, 0), w.node_fraction,

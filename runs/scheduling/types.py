@@ -69,7 +69,7 @@ class GpuView(msgspec.Struct, frozen=True, gc=False):
 
 
 class MachineView(msgspec.Struct, frozen=True, gc=False):
-    """A machine and all it has; what is in use are the snapshot's holds."""
+    """A machine and all it has; what is in use are the snapshot's holds. One that drains is cordoned as well."""
 
     id: int
     name: str
@@ -79,6 +79,8 @@ class MachineView(msgspec.Struct, frozen=True, gc=False):
     labels: tuple[tuple[str, str], ...] = ()
     ready: bool = True
     cordoned: bool = False
+    draining: bool = False
+    cordon_reason: str = ""
 
     @property
     def pool(self) -> str:

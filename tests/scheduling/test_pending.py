@@ -19,7 +19,9 @@ def test_machines_are_grouped_by_what_they_refuse_with_numbers() -> None:
         make_machine(namespace.cluster, f"full-{number}", gpus=8)
     make_machine(namespace.cluster, "small", gpus=2)
     make_machine(namespace.cluster, "cordoned", gpus=8)
-    Machine.objects.filter(name="cordoned").update(cordoned_at=NOW)
+    make_machine(namespace.cluster, "draining", gpus=8)
+    Machine.objects.filter(name="cordoned").update(cordoned_at=NOW, cordon_reason="a fan rattles")
+    Machine.objects.filter(name="draining").update(cordoned_at=NOW, cordon_reason="new firmware", draining=True)
     for number in range(3):
         make_run(namespace, f"busy-{number}", age=10, gpus=6, node_selection={"count": 1})
     run = make_run(namespace, "train", gpus=8, node_selection={"count": 1})
@@ -33,7 +35,8 @@ def test_machines_are_grouped_by_what_they_refuse_with_numbers() -> None:
     assert details["reason"] == "Next to run: waits for 8 GPUs, 8 cores and 8 GiB on one machine"
     assert [(group["reason"], group["machines"]) for group in details["machines"]] == [
         ("8 GPUs wanted, at most 2 there", ["small"]),
-        ("cordoned", ["cordoned"]),
+        ("cordoned: a fan rattles", ["cordoned"]),
+        ("draining: new firmware", ["draining"]),
         ("8 GPUs wanted, at most 2 free", ["full-0", "full-1", "full-2"]),
     ]
     assert details["quota"]["gpus"] == {"used": 18, "limit": None}

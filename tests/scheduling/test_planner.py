@@ -154,11 +154,29 @@ def test_an_empty_cluster_says_that_it_has_no_machines() -> None:
     [
         ({"ready": False}, "No machine fits: the only machine that could hold it is not ready"),
         ({"cordoned": True}, "No machine fits: the only machine that could hold it is cordoned"),
+        (
+            {"cordoned": True, "cordon_reason": "a fan rattles"},
+            "No machine fits: the only machine that could hold it is cordoned: a fan rattles",
+        ),
+        (
+            {"cordoned": True, "draining": True, "cordon_reason": "new firmware"},
+            "No machine fits: the only machine that could hold it is draining: new firmware",
+        ),
         ({"broken": 1}, "No machine fits: no machine has 8 healthy GPUs now; the most is 7"),
     ],
 )
 def test_a_machine_that_takes_no_work_now_is_told_apart_from_never(facts: dict, reason: str) -> None:
     cluster().machine(gpus=8, **facts).machine(gpus=4).run("a", gpus=8).expect().expect_reason("a", reason)
+
+
+def test_machines_closed_for_several_reasons_are_counted_by_reason() -> None:
+    case = cluster().machine(gpus=8, ready=False).machine(gpus=8, cordoned=True, cordon_reason="a fan rattles")
+    case.machine(gpus=8, count=2, cordoned=True, draining=True, cordon_reason="new firmware").run("a", gpus=8)
+    case.expect().expect_reason(
+        "a",
+        "No machine fits: none of the 4 machines that could hold it takes work: "
+        "1 not ready, 1 cordoned, 2 draining: new firmware",
+    )
 
 
 def test_a_gpu_model_is_asked_for_by_the_words_of_its_name() -> None:

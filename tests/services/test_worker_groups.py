@@ -11,12 +11,13 @@ from astraconsole.errors import JobAlreadyExists
 from machines.models import Assignment
 from machines.protocol import EndReason, Order, Phase
 from runs.models import Run, Stem
+from runs.scheduling.load import load_snapshot
 from runs.scheduling.shapes import equal_workers
 from runs.services.deleting import delete_run
 from runs.services.placing import plan_run
 from runs.spec import load_spec
 from tests import builders as make
-from tests.builders import GIB, after
+from tests.builders import GIB, T0, after
 
 pytestmark = pytest.mark.django_db
 
@@ -125,6 +126,23 @@ def test_a_groups_gpus_are_its_own_total_and_the_rest_share_the_runs(
         return
     assert [worker.gpus for worker in make.workers(run)] == expected
     assert run.gpus == total
+
+
+def test_the_scheduler_reads_each_groups_own_limits(editor, east, on) -> None:
+    workers = make.workers(submit(editor, east))
+    waiting = load_snapshot(east.pk).waiting[0]
+    assert waiting.time_limit == 7200  # what may run longest
+    assert [ask.ask.cpu_milli for ask in waiting.workers] == [1000, 2000, 2000]
+    for worker in workers:
+        make.run_on(worker, on, T0)
+    holds = load_snapshot(east.pk).holds
+    assert sorted(hold.ends_by - T0.timestamp() for hold in holds) == pytest.approx([600, 600, 7200])
+
+
+def test_a_group_without_a_limit_leaves_the_run_without_one(editor, east) -> None:
+    limited = {"name": "b", "count": 1, "task_template": {"time_limit_seconds": 60}}
+    submit(editor, east, worker_groups=[LEARNER, limited], template={})
+    assert load_snapshot(east.pk).waiting[0].time_limit is None
 
 
 # ---- names -----------------------------------------------------------------------------------------------------------
