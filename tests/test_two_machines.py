@@ -1,11 +1,12 @@
-"""The workers of one run on two machines find each other by the environment that they are given."""
+"""A console with two machines: workers find each other, machines are drained, and cordoned when they fail."""
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.console import Console, running_console
+from tests.console import Console, eventually, running_console
 
 pytestmark = pytest.mark.processes
 
@@ -76,3 +77,43 @@ def test_all_meet_again_after_one_has_failed(console: Console) -> None:
     assert console.task("again-1")["last_failure"]["reason"] == "Exited with code 7"
     reasons = [move["reason"] for move in run["history"]]
     assert "Restarting all 2 workers: Worker again-1 failed on" in " ".join(reasons)
+
+
+def machine(console: Console, name: str) -> dict[str, Any]:
+    return console.api.get(f"machines/{name}").json()
+
+
+def test_a_drained_machine_gives_its_work_to_the_other_and_takes_it_again(console: Console) -> None:
+    saves = "trap 'echo saved; exit 0' TERM; echo started; while :; do sleep 0.1; done"
+    console.submit("move", "sh", "-c", saves, node_selection={"names": ["local-1", "local-2"]})
+    console.wait_for("move", "Running")
+    first = console.task("move-0")["placement"]["machine"]
+    other = {"local-1": "local-2", "local-2": "local-1"}[first]
+    assert console.api.post(f"machines/{first}/drain", json={"reason": "new firmware"}).status_code == 200
+    moved = eventually(lambda: (task := console.task("move-0"))["placement"]["machine"] == other and task)
+    reasons = [move["reason"] for move in moved["history"]]
+    assert f"Stopping: Machine {first} is drained: new firmware" in reasons
+    assert f"Machine {first} is drained: new firmware" in reasons
+    assert (moved["restarts"], moved["last_failure"]) == (0, None)
+    assert eventually(lambda: machine(console, first)["status"]["drain"] == "Drained")
+    console.submit("waits", "true", node_selection={"names": [first]})
+    closed = "No machine fits: the only machine that could hold it is draining: new firmware"
+    assert eventually(lambda: console.run("waits")["status"]["reason"] == closed)
+    assert console.api.post(f"machines/{first}/uncordon").status_code == 200
+    console.wait_for("waits", "Completed")
+    console.api.delete("jobs/move")
+
+
+def test_a_machine_on_which_different_runs_cannot_start_is_cordoned_until_it_is_trusted_again(console: Console) -> None:
+    broken = {"working_dir": "/no/such/folder", "restart_policy": "Never"}
+    for number in range(3):
+        console.submit(f"bad-{number}", "true", task_template=broken, node_selection={"names": ["local-2"]})
+        run = console.wait_for(f"bad-{number}", "Failed", "Completed")
+        assert "Could not start" in run["status"]["reason"]
+    cordoned = eventually(lambda: machine(console, "local-2")["status"]["cordoned"])
+    assert cordoned["by"] is None
+    assert cordoned["reason"].startswith("3 different runs failed here within 1m of their start")
+    assert machine(console, "local-2")["history"][-1]["actor"] == "console"
+    console.submit("fine", "true")  # on the other machine
+    console.wait_for("fine", "Completed")
+    assert console.api.post("machines/local-2/uncordon").json()["status"]["cordoned"] is None
