@@ -112,6 +112,12 @@ def test_run_sends_the_documented_specification(console: Console) -> None:
     }
 
 
+def test_a_run_that_cannot_start_says_so_at_once(console: Console) -> None:
+    reason = "No machine fits: no machine has 9 GPUs; the most is 8"
+    console.answers["POST", "clusters/gpu-east/api/jobs"] = (201, run_document("wide", "Pending", reason))
+    assert reason in astraeus("run", "--image", "x", "--gpus", "9", "--", "true").stderr
+
+
 @pytest.mark.parametrize(
     ("option", "value"), [("--mem", "lots"), ("--time", "2-x"), ("--cpus", "-1"), ("-e", "novalue")]
 )

@@ -22,10 +22,19 @@ pytestmark = pytest.mark.processes
 PROCESS_MACHINE = ("--runtime", "process", "--machine-cpus", "4", "--machine-memory", "4Gi")
 
 
-@pytest.fixture
+ENVIRONMENT = {"STOP_GRACE_SECONDS": "3"}
+
+
+@pytest.fixture(scope="module")
 def console() -> Iterator[Console]:
-    with running_console(*PROCESS_MACHINE, env={"STOP_GRACE_SECONDS": "3"}) as running:
+    """One for all tests: each leaves it serving, perhaps as another process on the same data folder."""
+    with running_console(*PROCESS_MACHINE, env=ENVIRONMENT) as running:
         yield running
+
+
+def start_again(console: Console) -> None:
+    again = start_console(console.data, *PROCESS_MACHINE, env=ENVIRONMENT)
+    console.process, console.api, console.ready = again.process, again.api, again.ready
 
 
 @pytest.fixture
@@ -104,16 +113,19 @@ def test_a_bad_option_is_named(folder: Path, arguments: tuple[str, ...], words: 
     assert words in done.stderr.splitlines()[-1]
 
 
-def test_stopping_requeues_the_runs_and_the_next_start_runs_them_again(console: Console) -> None:
+def test_stopping_requeues_what_runs_and_the_next_start_keeps_all_and_runs_it_again(console: Console) -> None:
+    console.submit("kept", "true")
+    console.wait_for("kept", "Completed")
     console.submit("sleeper", "sh", "-c", "echo began; exec sleep 600")
     console.wait_for("sleeper", "Running")
+    demo = json.loads((console.data / "demo.json").read_text())
     assert console.stop() == 0
     assert processes_of(console.data, console.process.pid) == []
-    again = start_console(console.data, *PROCESS_MACHINE, env={"STOP_GRACE_SECONDS": "3"})
-    console.process, console.api, console.ready = again.process, again.api, again.ready
+    start_again(console)
+    assert json.loads((console.data / "demo.json").read_text()) == demo
+    assert console.run("kept")["status"]["state"] == "Completed"
     run = console.wait_for("sleeper", "Running")
-    reasons = [(move["state"], move["reason"]) for move in run["history"]]
-    assert ("Pending", "Console stopped") in reasons
+    assert ("Pending", "Console stopped") in [(move["state"], move["reason"]) for move in run["history"]]
     assert console.task("sleeper-0")["restarts"] == 0
 
 
@@ -143,17 +155,6 @@ def test_a_console_open_to_the_network_answers_to_this_hosts_address() -> None:
             probe.bind((name, 0))  # OSError if it is not this host's
 
 
-def test_a_second_start_keeps_the_demo_and_its_runs(console: Console) -> None:
-    console.submit("kept", "true")
-    console.wait_for("kept", "Completed")
-    before = json.loads((console.data / "demo.json").read_text())
-    console.stop()
-    again = start_console(console.data, *PROCESS_MACHINE)
-    console.process, console.api = again.process, again.api
-    assert json.loads((console.data / "demo.json").read_text()) == before
-    assert console.run("kept")["status"]["state"] == "Completed"
-
-
 def test_after_a_kill_of_up_the_next_start_adopts_the_running_workers(console: Console) -> None:
     console.submit(
         "survivor", "sh", "-c", "echo began; sleep 8; echo done; exit 7", task_template={"restart_policy": "Never"}
@@ -161,8 +162,7 @@ def test_after_a_kill_of_up_the_next_start_adopts_the_running_workers(console: C
     console.wait_for("survivor", "Running")
     os.kill(console.process.pid, signal.SIGKILL)
     console.process.wait()
-    again = start_console(console.data, *PROCESS_MACHINE)
-    console.process, console.api = again.process, again.api
+    start_again(console)
     console.wait_for("survivor", "Failed")
     task = console.task("survivor-0")
     assert (task["exit_code"], task["restarts"]) == (7, 0)

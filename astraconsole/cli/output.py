@@ -32,3 +32,10 @@ def print_aligned(rows: Sequence[Sequence[object]], indent: str = "") -> None:
 def dash(value: object) -> str:
     """What is not known is `-`."""
     return "-" if value is None or value == "" else str(value)
+
+
+def say_submitted(run: Any, cluster: str, page: str) -> None:
+    """The documented line; beneath it, on stderr, why the run does not start at once, where that is known already."""
+    click.echo(f"{run['metadata']['name']} submitted to {cluster}: {page}")
+    if run["status"]["reason"] != "Run created":
+        click.echo(run["status"]["reason"], err=True)

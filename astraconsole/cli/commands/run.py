@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from astraconsole.cli.client import connect
-from astraconsole.cli.output import as_json, print_json
+from astraconsole.cli.output import as_json, print_json, say_submitted
 from runs.units import parse_cores, parse_duration, parse_memory
 
 
@@ -50,8 +50,7 @@ def command(argv: tuple[str, ...], name: str | None, as_json: bool, **options: A
     if as_json:
         print_json(run)
         return
-    submitted = run["metadata"]["name"]
-    click.echo(f"{submitted} submitted to {client.cluster}: {client.page_of(submitted)}")
+    say_submitted(run, client.cluster, client.page_of(run["metadata"]["name"]))
 
 
 def default_name(argv: tuple[str, ...]) -> str:

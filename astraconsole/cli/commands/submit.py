@@ -6,7 +6,7 @@ from typing import IO
 import click
 
 from astraconsole.cli.client import connect
-from astraconsole.cli.output import as_json, print_json
+from astraconsole.cli.output import as_json, print_json, say_submitted
 
 
 @click.command("submit")
@@ -23,5 +23,4 @@ def command(file: IO[str], as_json: bool) -> None:
     if as_json:
         print_json(run)
         return
-    name = run["metadata"]["name"]
-    click.echo(f"{name} submitted to {client.cluster}: {client.page_of(name)}")
+    say_submitted(run, client.cluster, client.page_of(run["metadata"]["name"]))
