@@ -108,7 +108,7 @@ def connected(arrivals: Sequence[Arrival]) -> list[Greeting | None]:
 
 
 def _arrived(before: str) -> str:
-    return "Joined the cluster" if before == _S.JOINING else "Is back"
+    return "Has connected" if before == _S.JOINING else "Is back"
 
 
 def _take_hello(machine: Machine, arrival: Arrival) -> None:

@@ -11,7 +11,7 @@ from django.db import connection
 from astraconsole.errors import AlreadyEnded, NotFound
 from machines.protocol import EndReason, Phase
 from runs.models import Attempt, Run
-from runs.services import lost, reports
+from runs.services import lost, reports, requeueing, restarting
 from runs.services.deleting import delete_run
 from runs.services.stopping import stop_run
 from tests import builders as make
@@ -76,7 +76,8 @@ def test_everything_at_once_neither_deadlocks_nor_breaks_an_invariant() -> None:
     editor = make.access(make.workspace())
     east = make.cluster(editor.workspace)
     machines = [make.machine(east, cpu=100, memory=100 * GIB) for _ in range(3)]
-    runs = [make.submit(editor, east, node_selection={"count": 3}) for _ in range(12)]
+    policies = ["RestartTask", "RestartJob", "FailJob"] * 4
+    runs = [make.submit(editor, east, node_selection={"count": 3}, on_failure=policy) for policy in policies]
     for run in runs:
         for worker, on in zip(make.workers(run), machines, strict=True):
             make.run_on(worker, on)
@@ -97,6 +98,8 @@ def test_everything_at_once_neither_deadlocks_nor_breaks_an_invariant() -> None:
         lambda: each(lambda run: delete_run(editor, run, after(62)), 8),
         lambda: lost.machines_lost([machines[0].pk, machines[2].pk], after(63)),
         lambda: lost.requeue_cluster_workers([machines[1].pk], "Console stopped", after(64)),
+        lambda: requeueing.requeue_machines([machines[1].pk, machines[2].pk], "Drained", "anna", after(65)),
+        lambda: restarting.start_due(after(66)),
     )
     make.check_invariants()
     assert not Attempt.objects.filter(released_at=None).exists()
