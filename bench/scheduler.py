@@ -51,10 +51,21 @@ def waiting(count: int, shapes: int, gpus: tuple[int, ...] = (1, 1, 1, 2, 4, 8))
     )
 
 
-def full(inventory: tuple[MachineView, ...], leave: int = 0) -> tuple[Hold, ...]:
-    """Every GPU held by a one-GPU worker, but for the last `leave` machines."""
+def full(inventory: tuple[MachineView, ...], leave: int = 0, priority: int = 20) -> tuple[Hold, ...]:
+    """Every GPU held by a one-GPU worker, but for the last `leave` machines; by default nothing waits that could have
+    them give way."""
     return tuple(
-        Hold(10**6 + machine.id * 8 + index, machine.id % NAMESPACES, machine.id, 8000, 64 * GIB, (index,), 0, 0.0, 9e4)
+        Hold(
+            10**6 + machine.id * 8 + index,
+            machine.id % NAMESPACES,
+            machine.id,
+            8000,
+            64 * GIB,
+            (index,),
+            priority,
+            0.0,
+            9e4,
+        )
         for machine in inventory[: len(inventory) - leave]
         for index in range(len(machine.gpus))
     )
@@ -82,6 +93,7 @@ def plan_table() -> None:
     cases: dict[str, Callable[[int], Snapshot]] = {
         "full cluster, 40 shapes": lambda k: _case(k, 40, hold=True),
         "full cluster, every shape different": lambda k: _case(k, 10_000 * k, hold=True),
+        "full of priority 0, 40 shapes: preemption": lambda k: _case(k, 40, hold=True, priority=0),
         "one machine in ten free, 40 shapes": lambda k: _case(k, 40, hold=True, leave=100 * k),
         "empty cluster, 40 shapes": lambda k: _case(k, 40, hold=False),
         "empty cluster, every shape different": lambda k: _case(k, 10_000 * k, hold=False),
@@ -96,9 +108,9 @@ def plan_table() -> None:
         print(f"  {name:44}{placed:8}{''.join(cells)}")
 
 
-def _case(factor: int, shapes: int, hold: bool, leave: int = 0) -> Snapshot:
+def _case(factor: int, shapes: int, hold: bool, leave: int = 0, priority: int = 20) -> Snapshot:
     inventory = machines(1000 * factor)
-    return snapshot(inventory, full(inventory, leave) if hold else (), waiting(10_000 * factor, shapes))
+    return snapshot(inventory, full(inventory, leave, priority) if hold else (), waiting(10_000 * factor, shapes))
 
 
 def placement_rate() -> None:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from runs.scheduling.feasible import Level, Need, count_gpus, first_emptying, need_of
 from runs.scheduling.ledger import Ints, Ledger
 from runs.scheduling.places import Places
-from runs.scheduling.rank import score
+from runs.scheduling.rank import all_stranded, score, stranded
 from runs.scheduling.types import Ask, Refusal
 
 # Past this share of rows touched since the last look, working out all rows at once is cheaper than one by one.
@@ -78,11 +78,7 @@ class Candidates:
 
     def _first_look(self) -> int | None:
         rows = np.flatnonzero(self.room())
-        if not rows.size:
-            return None
-        free = self.ledger.free_gpus_in_all[rows]
-        rows = rows[free == free.min()]  # one more GPU outweighs all else
-        return int(rows[self._score(rows).argmin()] if rows.size > 1 else rows[0])
+        return int(rows[self._score(rows).argmin()]) if rows.size else None
 
     def _look_again(self, without: Collection[int]) -> int | None:
         self._catch_up()
@@ -124,9 +120,10 @@ class Candidates:
         ledger, need = self.ledger, self.need
         cpu_milli = need.cpu_milli if isinstance(need.cpu_milli, int) else need.cpu_milli[rows]
         memory_bytes = need.memory_bytes if isinstance(need.memory_bytes, int) else need.memory_bytes[rows]
-        cpu_left = (ledger.free_cpu[rows] - cpu_milli) / ledger.cpu_or_one[rows]
-        memory_left = (ledger.free_memory[rows] - memory_bytes) / ledger.memory_or_one[rows]
-        return score((ledger.free_gpus_in_all[rows] - self.ask.gpus).astype(np.float64), cpu_left, memory_left)
+        cpu_left, memory_left = ledger.free_cpu[rows] - cpu_milli, ledger.free_memory[rows] - memory_bytes
+        gpus_left = (ledger.free_gpus_in_all[rows] - self.ask.gpus).astype(np.float64)
+        more_stranded = all_stranded(gpus_left, cpu_left, memory_left, ledger.beside) - ledger.stranded[rows]
+        return score(gpus_left, cpu_left / ledger.most_cpu, memory_left / ledger.most_memory, more_stranded)
 
     def _score_one(self, row: int) -> float:
         if not self.place.open[row]:
@@ -141,6 +138,5 @@ class Candidates:
         if free.bit_count() < ask.gpus:
             return NO_ROOM
         gpus_left = int(ledger.free_gpus_in_all[row]) - ask.gpus
-        return score(
-            float(gpus_left), cpu_left / int(ledger.cpu_or_one[row]), memory_left / int(ledger.memory_or_one[row])
-        )
+        more = stranded(gpus_left, cpu_left, memory_left, ledger.beside) - float(ledger.stranded[row])
+        return score(float(gpus_left), cpu_left / ledger.most_cpu, memory_left / ledger.most_memory, more)

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from runs.scheduling.rank import Beside, all_stranded, stranded
 from runs.scheduling.types import Ask, GpuView, Hold, MachineView
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -39,8 +40,8 @@ class Ledger:
         self.row_of = {machine.id: row for row, machine in enumerate(machines)}
         self.cpu_milli: Ints = np.array([machine.cpu_milli for machine in machines], dtype=np.int64)
         self.memory_bytes: Ints = np.array([machine.memory_bytes for machine in machines], dtype=np.int64)
-        self.cpu_or_one = np.maximum(self.cpu_milli, 1)  # what shares are taken of
-        self.memory_or_one = np.maximum(self.memory_bytes, 1)
+        self.most_cpu = max((machine.cpu_milli for machine in machines), default=0) or 1  # of one machine
+        self.most_memory = max((machine.memory_bytes for machine in machines), default=0) or 1
         self.kinds: list[GpuKind] = []
         self.held = [0] * len(machines)
         self.changes: list[int] = []
@@ -49,6 +50,8 @@ class Ledger:
         self._load_holds(holds)
         self.free_gpus: Ints = np.zeros_like(self.gpus)  # by (kind, row)
         self.free_gpus_in_all: Ints = np.zeros(len(machines), dtype=np.int64)
+        self.beside = Beside()
+        self.stranded: NDArray[np.float64] = np.zeros(len(machines))  # GPUs, by row; only where GPUs need something
         for row in range(len(machines)):
             self._count_gpus(row)
 
@@ -94,6 +97,17 @@ class Ledger:
             self.free_gpus[kind, row] = free
             in_all += free
         self.free_gpus_in_all[row] = in_all
+
+    def need_beside_gpus(self, beside: Beside) -> None:
+        """From here on GPUs that have less than this beside them count as stranded."""
+        self.beside = beside
+        gpus = self.free_gpus_in_all.astype(np.float64)
+        self.stranded = all_stranded(gpus, self.free_cpu, self.free_memory, beside)
+
+    def _count_stranded(self, row: int) -> None:
+        if self.beside:
+            gpus, cpu_milli = int(self.free_gpus_in_all[row]), int(self.free_cpu[row])
+            self.stranded[row] = stranded(gpus, cpu_milli, int(self.free_memory[row]), self.beside)
 
     @cached_property
     def row_named(self) -> dict[str, int]:
@@ -184,6 +198,7 @@ class Ledger:
         self.free_memory[row] = memory_bytes
         self.held[row] = held
         self._count_gpus(row)
+        self._count_stranded(row)
         self.changes.append(row)
 
     def copy(self) -> "Ledger":
@@ -192,6 +207,7 @@ class Ledger:
         twin.__dict__ |= self.__dict__
         twin.free_cpu, twin.free_memory = self.free_cpu.copy(), self.free_memory.copy()
         twin.free_gpus, twin.free_gpus_in_all = self.free_gpus.copy(), self.free_gpus_in_all.copy()
+        twin.stranded = self.stranded.copy()
         twin.held, twin.changes, twin._takes = list(self.held), [], []
         return twin
 
@@ -214,6 +230,7 @@ class Ledger:
         if taken.gpu_bits:
             self.held[row] ^= taken.gpu_bits
             self._count_gpus(row)
+        self._count_stranded(row)
         self.changes.append(row)
 
 

@@ -5,7 +5,7 @@ priority allows → reserve for the first that waits → say why not.
 """
 
 import math
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Iterator, Set
 
 from runs.scheduling import backfill, quota
 from runs.scheduling.candidates import Candidates
@@ -13,6 +13,7 @@ from runs.scheduling.claims import Claims
 from runs.scheduling.ledger import Ledger, indexes
 from runs.scheduling.ordering import Shares, in_order
 from runs.scheduling.places import Places
+from runs.scheduling.rank import beside_gpus
 from runs.scheduling.shapes import split_count
 from runs.scheduling.types import (
     Ask,
@@ -67,6 +68,13 @@ class _Pass:
         self.reserved: backfill.Reserved | None = None
         self.head: int | None = None  # the first run that waits for room
         self.more = False
+        self.ledger.need_beside_gpus(beside_gpus(snapshot.holds, self._asked()))
+
+    def _asked(self) -> Iterator[tuple[Ask, int]]:
+        """What waiting workers ask for, where they could run at all; a run's workers are mostly equal."""
+        for run in self.snapshot.waiting:
+            if run.workers and self._candidates(run.workers[0].ask).can_ever:
+                yield run.workers[0].ask, len(run.workers)
 
     @property
     def at_bound(self) -> bool:

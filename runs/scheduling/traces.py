@@ -1,15 +1,16 @@
 """Recorded traces, as CSV: how their columns become jobs and machines. Pure.
 
-Jobs: `job, submit_s, duration_s`, then `gpus`, `cpu`/`cpu_per_node`, `mem_bytes`, `nodes` as far as the file has them,
-and `walltime_limit_s`. Amounts are the job's total, but for `cpu_per_node`. Empty: none. Machines: `name, gpus, cpu,
-mem_bytes`; empty cores or memory: no limit.
+Jobs: `job, submit_s, duration_s`, then `gpus`, `gpu_model` (`A|B`: either), `cpu`/`cpu_per_node`, `mem_bytes`, `nodes`
+as far as the file has them, and `walltime_limit_s`. Amounts are the job's total, but for `cpu_per_node`. Empty: none. A
+share of a GPU (`gpu_milli`) counts as the whole GPU that `gpus` says. Machines: `name, gpus, cpu, mem_bytes`; without
+cores or memory: no limit.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from runs.scheduling.simulator import Job
-from runs.scheduling.types import Ask, GpuView, MachineView
+from runs.scheduling.types import ANYWHERE, Ask, Constraints, GpuView, MachineView
 
 PLENTY = 2**40
 
@@ -51,4 +52,6 @@ def _asks(row: Mapping[str, str], machines: Sequence[MachineView]) -> tuple[Ask,
     if cores > most_cores:
         count, cores = count * math.ceil(cores / most_cores), most_cores
     memory = min(int(row.get("mem_bytes") or 0) // count, max(machine.memory_bytes for machine in machines))
-    return (Ask(gpus, int(cores * 1000), memory),) * count
+    models = tuple(model for model in (row.get("gpu_model") or "").split("|") if model)
+    constraints = Constraints(gpu_models=models) if gpus and models else ANYWHERE
+    return (Ask(gpus, int(cores * 1000), memory, constraints=constraints),) * count
