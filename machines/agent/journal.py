@@ -164,6 +164,9 @@ class Journal:
             os.rename(self.attempts / uid, gone)
         shutil.rmtree(gone, ignore_errors=True)
 
+    def holds_attempts(self) -> bool:
+        return any(self.attempts.iterdir())
+
     def load(self) -> list[Kept]:
         """All attempts of earlier agents, the oldest first."""
         for leftover in self._removed.iterdir():

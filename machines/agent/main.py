@@ -30,6 +30,7 @@ from machines.protocol import Gpu, JoinAnswer, JoinRequest
 
 RUNTIMES = ("auto", "docker", "process", "simulated")
 RETRY_SECONDS = 5
+RUNTIME_FILE = "runtime"  # in the state directory: the runtime that its attempts were given to
 JOIN_SECONDS = 30
 STOP_GRACE_SECONDS = 30.0
 
@@ -102,7 +103,9 @@ class Agent:
 
     def _machine(self, options: Options, journal: Journal) -> Machine:
         gpus = inventory.simulated_gpus(options.simulate_gpus, journal.machine_id()) or inventory.real_gpus()
-        runtime = self._runtime(options, gpus)
+        runtime = self._runtime(_wanted_runtime(options, journal), options.name, gpus)
+        if journal.read_text(RUNTIME_FILE) != runtime.name:
+            journal.write_text(RUNTIME_FILE, runtime.name)
         declared = inventory.take(
             runtime.name,
             gpus=gpus,
@@ -113,17 +116,24 @@ class Agent:
         )
         return Machine(options.name, options.console, journal, runtime, declared, options.stop_grace_seconds)
 
-    def _runtime(self, options: Options, gpus: Iterable[Gpu]) -> Runtime:
-        engine = find_engine() if options.runtime in ("auto", "docker") else None
-        if options.runtime == "simulated":
+    def _runtime(self, wanted: str, name: str, gpus: Iterable[Gpu]) -> Runtime:
+        engine = find_engine() if wanted in ("auto", "docker") else None
+        if wanted == "simulated":
             return SimulatedRuntime()
         if engine is not None:
-            log.info("%s: runs containers by %s", options.name, engine)
+            log.info("%s: runs containers by %s", name, engine)
             return DockerRuntime(engine, gpus)
-        if options.runtime == "docker":
+        if wanted == "docker":
             raise RuntimeUnavailable("neither Docker nor Podman answers on its socket")
-        log.info("%s: runs host processes, images are not used", options.name)
+        log.info("%s: runs host processes, images are not used", name)
         return ProcessRuntime(self._keeper)
+
+
+def _wanted_runtime(options: Options, journal: Journal) -> str:
+    """`auto` stays with the runtime that holds attempts of earlier agents: no other one could take them up."""
+    if options.runtime == "auto" and journal.holds_attempts():
+        return journal.read_text(RUNTIME_FILE) or "auto"
+    return options.runtime
 
 
 @click.group()
