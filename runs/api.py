@@ -25,15 +25,18 @@ from runs.api_documents import (
     created,
     listed_run,
     moves,
+    pending_document,
     run_document,
     worker_summary,
 )
 from runs.log_follower import API_LINES_MAX, tail_text
 from runs.names import WORKERS_MAX
+from runs.scheduling.pending import pending_details
 from runs.services.deleting import delete_run
 from runs.services.stopping import stop_run, stop_worker
 from runs.services.submit import submit_run
 from runs.spec import parse_run
+from runs.state_machine import RunState
 
 if TYPE_CHECKING:
     from runs.models import Run, Worker
@@ -121,8 +124,12 @@ def _run_list(request: HttpRequest, org: str, ws: str, cluster: str | None, filt
 
 
 def get_run(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> HttpResponse:
-    """One run, with its history (oldest first) and the names of its workers."""
-    return json_response(_run(queries.get_run(_access(request, org, ws), cluster, job)))
+    """One run, with its history (oldest first), the names of its workers and, while it waits, why in full."""
+    run = queries.get_run(_access(request, org, ws), cluster, job)
+    document = _run(run)
+    if run.state == RunState.PENDING and (details := pending_details(run)) is not None:
+        document["status"]["pending"] = pending_document(details)
+    return json_response(document)
 
 
 def _run(run: "Run") -> dict[str, Any]:

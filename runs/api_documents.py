@@ -6,6 +6,7 @@ decimals and `Z`. Sizes are bytes.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
@@ -16,6 +17,7 @@ from runs.state_machine import RunState
 if TYPE_CHECKING:
     from machines.models import Gpu, Namespace
     from runs.models import Run, Transition, Worker
+    from runs.scheduling.pending import Pending
 
 
 class Moved(TypedDict):
@@ -37,10 +39,38 @@ class RunMetadata(TypedDict):
     labels: dict[str, str]
 
 
+class MachinesRefusing(TypedDict):
+    """Machines with one reason against the run's first waiting worker; `machines` names the first of `count`."""
+
+    code: str
+    reason: str
+    numbers: dict[str, Any]
+    count: int
+    machines: list[str]
+
+
+class QuotaInUse(TypedDict):
+    used: int
+    limit: int | None
+
+
+class PendingDocument(TypedDict):
+    """Why a run waits. A list has only `code` and `numbers`; no other run is ever named.
+
+    `ahead`: runs that are looked at before it. `starts_by`: at the latest, if what runs uses all its time."""
+
+    code: str
+    numbers: dict[str, Any]
+    ahead: NotRequired[int]
+    starts_by: NotRequired[str | None]
+    machines: NotRequired[list[MachinesRefusing]]
+    quota: NotRequired[dict[str, QuotaInUse]]
+
+
 class RunStatus(TypedDict):
     state: str
     reason: str
-    pending: NotRequired[dict[str, Any]]  # why it waits, in numbers, while it does
+    pending: NotRequired[PendingDocument]  # while it waits
     started_at: str | None
     ended_at: str | None
     restarts: int
@@ -176,8 +206,20 @@ def _status(run: "Run") -> dict[str, Any]:
         "restarts": run.restarts,
     }
     if run.state == RunState.PENDING and run.pending_code:
-        status["pending"] = {"code": run.pending_code, **run.pending_numbers}
+        status["pending"] = {"code": run.pending_code, "numbers": run.pending_numbers}
     return status
+
+
+def pending_document(details: "Pending") -> PendingDocument:
+    starts_by = details["starts_by"]
+    return {
+        "code": details["code"],
+        "numbers": details["numbers"],
+        "ahead": details["ahead"],
+        "starts_by": moment(datetime.fromtimestamp(starts_by, UTC)) if starts_by is not None else None,
+        "machines": [MachinesRefusing(**group) for group in details["machines"]],
+        "quota": {name: QuotaInUse(**use) for name, use in details["quota"].items()},
+    }
 
 
 def listed_run(run: "Run", counts: Mapping[str, int]) -> dict[str, Any]:

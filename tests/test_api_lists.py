@@ -54,9 +54,11 @@ def test_the_list_is_newest_first_and_its_pages_join_without_a_gap_or_a_repeat(w
     assert seen == [f"many-{number}" for number in range(6, -1, -1)] + ["resnet50"]
 
 
-def test_a_run_in_a_list_is_its_document_without_history_and_names(api: Caller) -> None:
+def test_a_run_in_a_list_is_its_document_without_history_names_and_why_it_waits_in_full(api: Caller) -> None:
     [item] = api.get(f"{API}/jobs").json()["items"]
     document = api.get(f"{API}/jobs/resnet50").json()
+    pending = document["status"]["pending"]
+    document["status"]["pending"] = {name: pending[name] for name in ("code", "numbers")}  # the rest is worked out
     assert item == {key: document[key] for key in ("metadata", "spec", "status", "task_counts")}
 
 

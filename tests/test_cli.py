@@ -150,6 +150,16 @@ def test_a_console_that_does_not_answer_is_its_own_exit_code() -> None:
         Client(SETTINGS, httpx.MockTransport(refuse)).get("jobs")
 
 
+def test_why_tells_what_each_machine_has_against_a_run(console: Console) -> None:
+    document = run_document("wide", "Pending", "Queued behind 2 runs")
+    refusing = {"count": 2, "reason": "8 GPUs wanted, at most 4 free", "machines": ["gpu-01", "gpu-02"]}
+    document["status"]["pending"] = {"ahead": 2, "machines": [refusing]}
+    console.answers["GET", "clusters/gpu-east/api/jobs/wide"] = (200, document)
+    lines = astraeus("why", "wide").output.splitlines()
+    assert lines[:2] == ["wide: Pending — Queued behind 2 runs", "2 ahead of it"]
+    assert lines[3].split() == ["2", "8", "GPUs", "wanted,", "at", "most", "4", "free", "gpu-01,", "gpu-02"]
+
+
 def test_logs_of_a_run_are_its_first_workers(console: Console) -> None:
     console.answers["GET", "clusters/gpu-east/api/jobs/llama"] = (200, {"task_names": ["llama-0", "llama-1"]})
     console.answers["GET", "clusters/gpu-east/api/tasks/llama-0/logs"] = (200, {"task_name": "llama-0", "logs": "hi\n"})
