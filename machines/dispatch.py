@@ -20,7 +20,7 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 
 from astraconsole import events
-from astraconsole.sql import prepared
+from astraconsole.sql import fetch, prepared
 from machines import protocol
 
 TAKEN_SECONDS = 2  # within which some daphne must say that it has the machine's connection
@@ -32,8 +32,9 @@ class _EncodedAssignments(msgspec.Struct, tag="assignments"):
     """`protocol.Assignments` with its orders as they are stored: sent without decoding them."""
 
     revision: int
-    orders: list[msgspec.Raw]
-    forget: list[str]
+    orders: list[msgspec.Raw] = []
+    forget: list[str] = []
+    waiting: list[str] = []
 
 
 class AssignmentSet(NamedTuple):
@@ -48,15 +49,25 @@ def assign(items: Sequence[tuple[int, protocol.Order]]) -> None:
         return
     with prepared() as cursor:
         cursor.execute(
-            """INSERT INTO machines_assignment (attempt, machine_id, "order")
-            SELECT * FROM unnest(%s::uuid[], %s::bigint[], %s::bytea[])""",
+            """INSERT INTO machines_assignment (attempt, machine_id, "order", waits)
+            SELECT * FROM unnest(%s::uuid[], %s::bigint[], %s::bytea[], %s::boolean[])""",
             [
                 [UUID(order.attempt) for _, order in items],
                 [machine_id for machine_id, _ in items],
                 [protocol.encode(order) for _, order in items],
+                [order.barrier for _, order in items],
             ],
         )
     _tell({machine_id for machine_id, _ in items})
+
+
+def open_barriers(attempt_uids: Iterable[UUID]) -> None:
+    """Let these attempts start, where they wait for others."""
+    opened = fetch(
+        "UPDATE machines_assignment SET waits = false WHERE attempt = ANY(%s) AND waits RETURNING machine_id",
+        [list(attempt_uids)],
+    )
+    _tell({machine_id for (machine_id,) in opened})
 
 
 def withdraw(attempt_uids: Iterable[UUID]) -> None:
@@ -96,7 +107,7 @@ def sets(machine_ids: Iterable[int]) -> dict[int, AssignmentSet]:
     """The newest set of each machine, encoded: one query, so revisions and orders are of one snapshot."""
     with prepared() as cursor:
         cursor.execute(
-            """SELECT m.id, m.uid, m.connection <> '', m.revision, a.attempt, a."order"
+            """SELECT m.id, m.uid, m.connection <> '', m.revision, a.attempt, a."order", a.waits
             FROM machines_machine m LEFT JOIN machines_assignment a ON a.machine_id = m.id
             WHERE m.id = ANY(%s)""",
             [list(machine_ids)],
@@ -104,11 +115,13 @@ def sets(machine_ids: Iterable[int]) -> dict[int, AssignmentSet]:
         rows = cursor.fetchall()
     heads: dict[int, tuple[UUID, bool]] = {}
     contents: dict[int, _EncodedAssignments] = {}
-    for machine_id, machine_uid, connected, revision, attempt, order in rows:
+    for machine_id, machine_uid, connected, revision, attempt, order, waits in rows:
         heads[machine_id] = (machine_uid, connected)
-        content = contents.setdefault(machine_id, _EncodedAssignments(revision, [], []))
+        content = contents.setdefault(machine_id, _EncodedAssignments(revision))
         if order is not None:
             content.orders.append(msgspec.Raw(order))
+            if waits:
+                content.waiting.append(attempt.hex)
         elif attempt is not None:
             content.forget.append(attempt.hex)
     return {id: AssignmentSet(*heads[id], msgspec.msgpack.encode(content)) for id, content in contents.items()}

@@ -134,6 +134,7 @@ class Assignment(models.Model):
     attempt = models.UUIDField(primary_key=True)
     machine = models.ForeignKey(Machine, on_delete=models.CASCADE, related_name="assignments")
     order = models.BinaryField(null=True)  # null: forget it
+    waits = models.BooleanField(default=False, db_default=False)  # at the order's barrier, which is closed
 
 
 class JoinToken(models.Model):

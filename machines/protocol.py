@@ -50,6 +50,7 @@ class Phase(StrEnum):
 
     PREPARING = "Preparing"
     PULLING = "Pulling"
+    READY = "Ready"  # at the barrier: nothing is left to do but start it
     STARTING = "Starting"
     RUNNING = "Running"
     ENDED = "Ended"
@@ -123,6 +124,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu_indexes: list[int] = []
     time_limit_seconds: float | None = None
     stop_grace_seconds: float = 30
+    barrier: bool = False  # report Ready before starting, and wait while the set lists it as `waiting`
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
@@ -149,6 +151,7 @@ class Assignments(msgspec.Struct, frozen=True, tag="assignments"):
     revision: int
     orders: list[Order]
     forget: list[str] = []  # attempt uids
+    waiting: list[str] = []  # attempt uids of orders whose barrier is closed
 
 
 class Acknowledge(msgspec.Struct, frozen=True, tag="ack"):

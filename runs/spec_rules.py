@@ -33,7 +33,6 @@ class NotYet(NamedTuple):
 # Known to this API, without behaviour so far. Building one of these deletes its row. What stands under the template is
 # refused in the overrides of worker groups as well.
 NOT_YET: tuple[NotYet, ...] = (
-    NotYet("spec.start", "Gang", "starting all workers together does not work yet: use Independent"),
     NotYet("spec.lifetime", "Service", "services do not work yet: use Batch"),
     NotYet("spec.code", None, "sending code with a run does not work yet: put it into the image"),
     NotYet("spec.engine", None, "serving a model beside a run does not work yet"),

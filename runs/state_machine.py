@@ -153,8 +153,9 @@ def _progress(facts: RunFacts, total: int) -> str:
         return f"{facts.restarting}; all workers restart together, {stopped} of {total} stopped"
     if facts.counts.get(_S.FAILED, 0) and (facts.gang or facts.together):
         return f"{failure_sentence(facts)}; stopping the others"
-    if facts.gang and running < total:
-        return f"Starting together: {running} of {total} ready"
+    ready = running + facts.counts.get(_S.STARTING, 0)
+    if facts.gang and 1 < total > running and not any(facts.counts.get(state) for state in ENDED):
+        return f"Starting together: {ready} of {total} ready"
     parts = [f"{running} of {total} workers running"]
     for state, word in ((_S.COMPLETED, "done"), (_S.FAILED, "failed"), (_S.CANCELLED, "cancelled")):
         if count := facts.counts.get(state, 0):

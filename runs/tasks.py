@@ -8,7 +8,7 @@ from machines import inbox
 from machines import services as machine_services
 from runs import queries
 from runs.scheduling import loop
-from runs.services import draining, lost, reports, restarting
+from runs.services import draining, gangs, lost, reports, restarting
 
 
 @app.task
@@ -19,8 +19,9 @@ def tick(cluster_id: int) -> None:
 
 @app.task
 def tick_all() -> None:
-    """The safety net: due restarts, drained machines, and every cluster with work, woken or not."""
+    """The safety net: due restarts, gangs that do not get ready, drained machines, and every cluster with work."""
     restarting.start_due(timezone.now())
+    gangs.give_back_late(timezone.now())
     draining.give_back_drained(timezone.now())
     for cluster_id in queries.cluster_ids_with_work():
         tick(cluster_id)

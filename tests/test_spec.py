@@ -212,7 +212,6 @@ def test_workers_come_from_one_field_only() -> None:
 
 
 NOT_YET_VALUES: dict[str, Any] = {
-    "spec.start": "Gang",
     "spec.lifetime": "Service",
     "spec.code": base64.b64encode(b"\x1f\x8b packed").decode(),
     "spec.engine": {"model": "llama"},

@@ -5,6 +5,7 @@ import logging
 import os
 import time
 from collections.abc import Coroutine
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from typing import Any
@@ -13,10 +14,20 @@ import msgspec
 
 from machines.agent import clock, output
 from machines.agent.address import reachable
+from machines.agent.barrier import Barrier
 from machines.agent.connection import Connection, MachineRemoved
 from machines.agent.journal import Journal, Kept
-from machines.agent.runtimes.base import Adoptable, CannotStart, Exited, Failed, Runtime, RuntimeEvent
-from machines.agent.supervisor import Accept, Attempt, Effect, Leave, Remove, Save, Stop, Supervisor
+from machines.agent.runtimes.base import (
+    Adoptable,
+    CannotStart,
+    Exited,
+    Failed,
+    Progress,
+    Runtime,
+    RuntimeEvent,
+    at_once,
+)
+from machines.agent.supervisor import Accept, Attempt, Effect, Leave, OpenBarrier, Remove, Save, Stop, Supervisor
 from machines.protocol import (
     VERSION,
     Acknowledge,
@@ -31,6 +42,7 @@ from machines.protocol import (
     Inventory,
     LogChunk,
     Order,
+    Phase,
     ReadLog,
     Reply,
     Request,
@@ -77,6 +89,7 @@ class Machine:
         self.supervisor = Supervisor(journal.read_text("console"))
         self.connection = Connection(console, lambda: journal.read_text("token"), self)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._barriers: dict[str, Barrier] = {}  # of attempts that have not started
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushed_at = 0.0
         self._heartbeat: asyncio.Task[None] | None = None
@@ -112,13 +125,13 @@ class Machine:
         for rebooted, items in groupby(live, key=lambda item: item.rebooted):
             adoptables = [self._adoptable(item) for item in items]
             for uid in await self.runtime.adopt(adoptables, known, rebooted=rebooted):
-                self._spawn(self._start(orders[uid]))
+                self._begin(orders[uid])
         if not live:
             await self.runtime.adopt([], known, rebooted=False)
         self._perform(self.supervisor.stops_pending(clock.now()))
 
     def _adoptable(self, item: Kept) -> Adoptable:
-        running = len(item.attempt.phases) > 1
+        running = item.attempt.time_of(Phase.RUNNING) is not None
         return Adoptable(item.order, self.journal.attempt_folder(item.order.attempt), running, item.clock_shift)
 
     # ---- the connection ----------------------------------------------------------------------------------------------
@@ -177,7 +190,12 @@ class Machine:
                     self._accept(order, attempt)
                 case Save(attempt):
                     self.journal.save(attempt)
+                case OpenBarrier(uid):
+                    if (barrier := self._barriers.get(uid)) is not None:
+                        barrier.open()
                 case Stop(uid, grace_seconds):
+                    if (barrier := self._barriers.get(uid)) is not None:
+                        barrier.stop()
                     self._spawn(self.runtime.stop(uid, grace_seconds))
                 case Remove(uid):
                     self._spawn(self._remove(uid))
@@ -197,18 +215,30 @@ class Machine:
             message = f"the machine cannot write its folder: {error.strerror}"
             self._on_event(Failed(order.attempt, clock.now(), EndReason.START_FAILED, message))
             return
+        self._begin(order)
+
+    def _begin(self, order: Order) -> None:
+        if order.barrier:
+            self._barriers[order.attempt] = Barrier()
         self._spawn(self._start(order))
+
+    async def _wait_for_others(self, uid: str) -> None:
+        self._on_event(Progress(uid, Phase.READY, clock.now()))
+        await self._barriers[uid].wait()
 
     async def _start(self, order: Order) -> None:
         folder = self.journal.attempt_folder(order.attempt)
         try:
-            await self.runtime.start(order, folder)
+            ready = partial(self._wait_for_others, order.attempt) if order.barrier else at_once
+            await self.runtime.start(order, folder, ready)
         except CannotStart as error:
             self._on_event(Failed(order.attempt, clock.now(), error.reason, error.message, error.exit_code))
         except Exception as error:
             log.exception("%s: attempt %s cannot be started", self.name, order.attempt)
             self._on_event(Failed(order.attempt, clock.now(), EndReason.START_FAILED, str(error) or repr(error)))
             await self.runtime.remove(order.attempt)
+        finally:
+            self._barriers.pop(order.attempt, None)
 
     async def _remove(self, uid: str) -> None:
         while True:

@@ -83,6 +83,13 @@ class Accept:
 
 
 @dataclass(frozen=True)
+class OpenBarrier:
+    """Let it start, once it is ready."""
+
+    attempt: str
+
+
+@dataclass(frozen=True)
 class Stop:
     attempt: str
     grace_seconds: float
@@ -107,7 +114,7 @@ class Leave:
     reason: str
 
 
-Effect: TypeAlias = Accept | Stop | Remove | Save | Leave
+Effect: TypeAlias = Accept | OpenBarrier | Stop | Remove | Save | Leave
 
 
 class Supervisor:
@@ -120,6 +127,7 @@ class Supervisor:
         self.applied_revision = 0  # on the present connection
         self.urgent = False  # what waits to be sent is more than "order received"
         self._live: dict[str, Attempt] = {}
+        self._opened: set[str] = set()  # whose barrier was opened
         self._forget: set[str] = set()  # to be removed once they ended
         self._removing: set[str] = set()
         self._unsent: dict[str, None] = {}  # in the order of the changes
@@ -168,6 +176,7 @@ class Supervisor:
         effects: list[Effect] = [
             self._accept(order, now) for order in message.orders if order.attempt not in self.attempts
         ]
+        effects += self._open_barriers(message)
         listed = {order.attempt for order in message.orders}
         for attempt in list(self._live.values()):
             if attempt.uid not in listed:
@@ -292,6 +301,13 @@ class Supervisor:
         self._unsent[order.attempt] = None
         return Accept(order, attempt)
 
+    def _open_barriers(self, message: Assignments) -> list[Effect]:
+        waiting = self._opened.union(message.waiting)
+        opened = [order.attempt for order in message.orders if order.barrier and order.attempt not in waiting]
+        opened = [uid for uid in opened if uid in self._live]
+        self._opened.update(opened)
+        return [OpenBarrier(uid) for uid in opened]
+
     def _stop(self, attempt: Attempt, cause: StopCause, now: float) -> list[Effect]:
         if attempt.stop_cause is not None:
             return []
@@ -331,6 +347,7 @@ class Supervisor:
         attempt.pull_progress = ""
         attempt.phases.append((Phase.ENDED, event.at))
         del self._live[attempt.uid]
+        self._opened.discard(attempt.uid)
         self._changed(attempt)
         effects: list[Effect] = [Save(attempt)]
         if attempt.uid in self._forget:

@@ -35,7 +35,7 @@ from runs.spec import RunSpec, load_spec
 
 _Asks: TypeAlias = dict[tuple[int, int, int, float | None, Constraints], Ask]
 log = logging.getLogger(__name__)
-WORKERS_LOADED = 2000  # of one group of one run: what a pass can place at most
+WORKERS_LOADED = 2000  # of one group of one run, but of gangs all: what a pass can place at most
 
 
 class _MachineRow(msgspec.Struct, array_like=True, gc=False):
@@ -223,6 +223,7 @@ def _waiting_run(rows: Sequence[_WaitingRow], pools: tuple[str, ...], asks: _Ask
         time_limit=_longest([row.time_limit for row in rows]),
         split=_split(bytes(first.node_selection), bytes(first.resources), pools) if can_split else None,
         planned=sum(row.workers for row in rows),
+        again=first.gang and any(row.started for row in rows),
         stored=Refusal(first.pending_code, _decode_numbers(first.pending_numbers)) if first.pending_code else None,
         claim=first.claim,
     )

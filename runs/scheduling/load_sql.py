@@ -54,14 +54,15 @@ _NAMESPACES = """
 # Workers are grouped before their runs are joined: sorted with their specifications they would not fit into memory.
 _WAITING = f"""
     (WITH waiting AS MATERIALIZED (
-        SELECT r.id FROM runs_run r JOIN machines_namespace n ON n.id = r.namespace_id
+        SELECT r.id, r.gang FROM runs_run r JOIN machines_namespace n ON n.id = r.namespace_id
         WHERE n.cluster_id = %(cluster)s AND (%(run)s::bigint IS NULL OR r.id = %(run)s)
             AND r.deleted_at IS NULL AND r.state IN ({_listed(ACTIVE)})
             AND (r.state = 'Pending' OR EXISTS (
                 SELECT FROM runs_worker p WHERE p.run_id = r.id AND p.state = '{WorkerState.PENDING}'))
     ), workers AS (
         SELECT w.run_id, w."group", w.gpus, w.cpu_milli, w.memory_bytes, w.node_fraction, min(w.rank) AS first_rank,
-            (array_agg(w.id ORDER BY w.rank) FILTER (WHERE w.state = '{WorkerState.PENDING}'))[1:%(workers)s] AS ids,
+            (array_agg(w.id ORDER BY w.rank) FILTER (WHERE w.state = '{WorkerState.PENDING}'))
+                [1:CASE WHEN bool_or(waiting.gang) THEN count(*) ELSE %(workers)s END::int] AS ids,
             count(*) AS workers,
             count(*) FILTER (WHERE w.state IN ({_listed(PLACED)})) AS placed,
             max(w.attempt_number) > 0 AS started

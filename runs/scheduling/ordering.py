@@ -1,4 +1,5 @@
-"""Who is looked at first: priority, then weighted fair share, then submission time. Pure."""
+"""Who is looked at first: priority, then gangs that lost their place, then weighted fair share, then submission time.
+Pure."""
 
 import heapq
 from collections.abc import Iterable, Iterator
@@ -79,15 +80,18 @@ class Shares:
 def in_order(waiting: Iterable[WaitingRun], shares: Shares) -> Iterator[WaitingRun]:
     """Runs, best first. Shares are read anew for each: grant what a run got before asking for the next."""
     ordered = sorted(waiting, key=lambda run: (-run.priority, run.namespace_id, run.queued_at, run.id))
-    for _, equals in groupby(ordered, key=lambda run: run.priority):
-        yield from _by_fair_share(equals, shares)
+    for _, group in groupby(ordered, key=lambda run: run.priority):
+        equals = list(group)
+        again = sorted((run for run in equals if run.again), key=lambda run: (run.queued_at, run.id))
+        yield from again
+        yield from _by_fair_share([run for run in equals if not run.again] if again else equals, shares)
 
 
 def _by_fair_share(runs: Iterable[WaitingRun], shares: Shares) -> Iterator[WaitingRun]:
     """`runs`: grouped by namespace, oldest first within each."""
     queues = [list(group) for _, group in groupby(runs, key=lambda run: run.namespace_id)]
-    if len(queues) == 1:
-        yield from queues[0]
+    if len(queues) <= 1:
+        yield from (run for queue in queues for run in queue)
         return
     heads = [_head(queue, 0, shares) for queue in queues]
     heapq.heapify(heads)

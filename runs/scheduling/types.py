@@ -151,6 +151,7 @@ class WaitingRun(msgspec.Struct, frozen=True, gc=False):
     placed: how many of its workers are on machines now (what `parallelism` counts).
     split: set while nothing of the run has started and its workers follow from the machines; `planned`: how many
     workers it has by the last planning (0: it could not be planned).
+    again: a gang that was placed before and lost its place.
     stored, claim: the refusal and the claim that its row holds.
     """
 
@@ -166,6 +167,7 @@ class WaitingRun(msgspec.Struct, frozen=True, gc=False):
     time_limit: float | None = None
     split: SplitAsk | None = None
     planned: int = 0
+    again: bool = False
     stored: Refusal | None = None
     claim: Claim | None = None
 

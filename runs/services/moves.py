@@ -144,6 +144,10 @@ class Batch:
         """Its machine is to stop it and to remove all traces of it."""
         self._machines.to_forget[attempt.uid] = attempt.machine_id
 
+    def open_barrier(self, attempt_uid: UUID, machine_id: int) -> None:
+        """Its machine is to start it: all the others of its gang are ready."""
+        self._machines.opened[attempt_uid] = machine_id
+
     def settle(self, attempt: AttemptRow) -> None:
         """It has ended: its machine need not be told to run it any more."""
         self._machines.settled.append(attempt.uid)
@@ -229,15 +233,17 @@ class MachineOrders:
         self.assigned: list[tuple[int, Order]] = []
         self.withdrawn: dict[UUID, int] = {}  # attempt → machine
         self.to_forget: dict[UUID, int] = {}
+        self.opened: dict[UUID, int] = {}
         self.settled: list[UUID] = []
         self.forgotten: list[UUID] = []
 
     @property
     def touched(self) -> set[int]:
-        return {*(machine_id for machine_id, _ in self.assigned), *self.withdrawn.values(), *self.to_forget.values()}
+        told = (self.withdrawn, self.to_forget, self.opened)
+        return {machine_id for machine_id, _ in self.assigned}.union(*(machines.values() for machines in told))
 
     def send(self) -> None:
-        if sum(map(bool, (self.assigned, self.withdrawn, self.to_forget))) > 1:
+        if sum(map(bool, (self.assigned, self.withdrawn, self.to_forget, self.opened))) > 1:
             rows.lock_machines(self.touched)
         if self.assigned:
             dispatch.assign(self.assigned)
@@ -245,6 +251,8 @@ class MachineOrders:
             dispatch.withdraw(list(self.withdrawn))
         if self.to_forget:
             dispatch.forget([(machine_id, uid) for uid, machine_id in self.to_forget.items()])
+        if self.opened:
+            dispatch.open_barriers(list(self.opened))
         if self.settled:
             dispatch.settle(self.settled)
         if self.forgotten:

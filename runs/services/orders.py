@@ -44,6 +44,7 @@ def build_order(
         gpu_indexes=list(gpu_indexes),
         time_limit_seconds=template.time_limit_seconds,
         stop_grace_seconds=stop_grace_seconds,
+        barrier=run.gang and sum(run.counts.values()) > 1,
     )
 
 

@@ -38,7 +38,7 @@ def place(batch: Batch, cluster_id: int, placements: Sequence[Placement], now: d
             if _may_be_placed(batch, workers.get(placement.worker_id), cluster_id) and room.take(placement)
         ]
         run = batch.runs.get(run_id)
-        if run is not None and run.gang and len(taken) < run.counts[WorkerState.PENDING]:
+        if run is not None and run.gang and len(taken) < run.counts.get(WorkerState.PENDING, 0):
             for _, placement in taken:
                 room.give_back(placement)
         else:

@@ -18,7 +18,7 @@ from django.db import transaction
 from machines.inbox import Acknowledgement, Entry
 from machines.protocol import EndReason, Phase, Report
 from runs.quick_failures import blame
-from runs.services import blaming, rows
+from runs.services import blaming, gangs, rows
 from runs.services.ends import end_worker
 from runs.services.moves import Batch, locked
 from runs.services.rows import AttemptRow, WorkerRow
@@ -31,10 +31,12 @@ ORDER = (WorkerState.PREPARING, WorkerState.PULLING, WorkerState.STARTING, Worke
 STATE_OF = {
     Phase.PREPARING: WorkerState.PREPARING,
     Phase.PULLING: WorkerState.PULLING,
+    Phase.READY: WorkerState.STARTING,
     Phase.STARTING: WorkerState.STARTING,
     Phase.RUNNING: WorkerState.RUNNING,
 }
-PLAIN_PHASES = {Phase.PREPARING, Phase.STARTING, Phase.RUNNING}  # whose telling needs no specification
+READY = "Ready: waits for the others"
+PLAIN_PHASES = {Phase.PREPARING, Phase.READY, Phase.STARTING, Phase.RUNNING}  # whose telling needs no specification
 
 
 @dataclass(frozen=True)
@@ -61,6 +63,7 @@ def apply(entries: Sequence[Entry], now: datetime) -> list[Acknowledgement]:
         _apply_reports(batch, [(attempt, newest[attempt.uid]) for attempt in attempts], specs, now)
         for hello in hellos:
             _apply_hello(batch, hello, newest, specs, now)
+        gangs.open_barriers(batch)
         if blamed := {attempt.machine_id for attempt in attempts if attempt.blame}:
             # In a transaction of its own, since here machines are locked already. A look that is lost, the next
             # failure makes good.
@@ -165,7 +168,7 @@ def _steps(
     for age in report.phases:
         at = _time(item, age.seconds_ago)
         if (state := STATE_OF.get(age.phase)) is not None:
-            reason = _phase_reason(state, worker, specs)
+            reason = READY if age.phase is Phase.READY else _phase_reason(state, worker, specs)
             add(at, partial(_advance, batch, worker, state, reason, actor, at))
     if report.process_oom_kills > attempt.process_oom_kills:
         kills = report.process_oom_kills

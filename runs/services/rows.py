@@ -363,6 +363,31 @@ def hosts_of_rank_0(run_ids: Iterable[int]) -> dict[int, str]:
     return dict(found)
 
 
+def attempts_at_barriers(run_ids: Iterable[int]) -> list[tuple[UUID, int, int]]:
+    """(uid, machine, run) of attempts that wait for the others of their gang."""
+    return fetch(
+        """
+        SELECT a.uid, a.machine_id, w.run_id FROM runs_worker w JOIN runs_attempt a ON a.worker_id = w.id
+        JOIN machines_assignment s ON s.attempt = a.uid
+        WHERE w.run_id = ANY(%s) AND s.waits AND s."order" IS NOT NULL
+        """,
+        [list(run_ids)],
+    )
+
+
+def runs_at_barriers_since(moment: datetime) -> list[int]:
+    """Runs with attempts placed before then that still wait for the others of their gang."""
+    found = fetch(
+        """
+        SELECT DISTINCT w.run_id FROM machines_assignment s JOIN runs_attempt a ON a.uid = s.attempt
+        JOIN runs_worker w ON w.id = a.worker_id
+        WHERE s.waits AND s."order" IS NOT NULL AND a.placed_at <= %s AND a.superseded_at IS NULL
+        """,
+        [moment],
+    )
+    return [run_id for (run_id,) in found]
+
+
 def has_attempts(run_id: int) -> bool:
     sql = "SELECT 1 FROM runs_attempt a JOIN runs_worker w ON w.id = a.worker_id WHERE w.run_id = %s LIMIT 1"
     return bool(fetch(sql, [run_id]))

@@ -37,6 +37,7 @@ class FakeConsole:
         self.uid = uid
         self.orders: list[Order] = []
         self.forget: list[str] = []
+        self.waiting: list[str] = []
         self.revision = 0
         self.acknowledge = True
         self.resend_seconds = 0.2
@@ -65,9 +66,9 @@ class FakeConsole:
 
     # ---- what it says
 
-    async def assign(self, *orders: Order, forget: tuple[str, ...] = ()) -> None:
+    async def assign(self, *orders: Order, forget: tuple[str, ...] = (), waiting: tuple[str, ...] = ()) -> None:
         """The full set from now on."""
-        self.orders, self.forget = list(orders), list(forget)
+        self.orders, self.forget, self.waiting = list(orders), list(forget), list(waiting)
         self.revision += 1
         if self.connection is not None:
             with contextlib.suppress(ConnectionClosed):
@@ -150,7 +151,7 @@ class FakeConsole:
 
     async def _send_set(self) -> None:
         assert self.connection is not None
-        await self.connection.send(protocol.encode(Assignments(self.revision, self.orders, self.forget)))
+        await self.connection.send(protocol.encode(Assignments(self.revision, self.orders, self.forget, self.waiting)))
 
 
 @asynccontextmanager

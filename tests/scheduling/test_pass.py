@@ -7,6 +7,7 @@ from django.db import connection, transaction
 
 from machines.models import Assignment, Machine, MachineState
 from runs.models import Attempt, Run, Worker
+from runs.scheduling import load
 from runs.scheduling.apply import LOCK_SPACE, apply_plan, try_lock
 from runs.scheduling.explain import sentence
 from runs.scheduling.load import load_inventory, load_snapshot
@@ -258,3 +259,29 @@ def test_a_run_whose_specification_cannot_be_read_holds_nobody_up() -> None:
     make_run(namespace, "train")
     run_once(namespace.cluster_id, NOW)
     assert placed() == {"train-0": "m0"}
+
+
+def test_a_gang_larger_than_what_a_pass_loads_of_others_is_loaded_and_placed_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(load, "WORKERS_LOADED", 2)
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=8)
+    make_run(namespace, "gang", start="Gang", node_selection={"count": 4}, age=5)
+    make_run(namespace, "array", array={"count": 4})
+    gang, array = load_snapshot(namespace.cluster_id).waiting
+    assert (len(gang.workers), len(array.workers), gang.again) == (4, 2, False)
+    run_once(namespace.cluster_id, NOW)
+    assert sorted(name for name in placed() if name.startswith("gang")) == [f"gang-{rank}" for rank in range(4)]
+
+
+def test_a_gang_whose_machine_goes_away_between_plan_and_apply_is_not_halved() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=8)
+    other = make_machine(namespace.cluster, "m1", gpus=8)
+    make_run(namespace, "gang", gpus=16, start="Gang", node_selection={"count": 2})
+    plan = make_plan(load_snapshot(namespace.cluster_id), AT)
+    assert len(plan.placements) == 2
+    Machine.objects.filter(id=other.id).update(cordoned_at=NOW)
+    assert apply_plan(namespace.cluster_id, plan, NOW) == []
+    assert placed() == {}

@@ -40,6 +40,13 @@ def test_the_namespace_with_the_smaller_weighted_share_goes_first() -> None:
     assert sorted(case.placed(case.plan())) == ["one0", "two0", "two1", "two2"]
 
 
+def test_a_gang_that_lost_its_place_goes_before_newcomers_with_a_smaller_share() -> None:
+    case = cluster().machine(gpus=8, count=2).namespace(2).holding("m1", gpus=4)
+    case.run("newcomer", gpus=8, namespace=2).run("repaired", gpus=4, workers=2, gang=True, again=True)
+    case.run("urgent", gpus=4, namespace=2, priority=1)
+    case.expect(urgent="m1", repaired0="m0", repaired1="m0")
+
+
 def test_use_counts_towards_the_share_before_the_pass() -> None:
     case = cluster().machine(gpus=4).namespace(2).holding("m0", gpus=2)
     case.run("mine", gpus=1).run("other0", gpus=1, namespace=2).run("other1", gpus=1, namespace=2)

@@ -8,7 +8,7 @@ or `Failed`, and nothing after it. It emits that end when no process of the atte
 output is in `folder.output`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -93,6 +93,14 @@ class Failed:
     exit_code: int | None = None
 
 
+# Called when nothing is left to do but start the attempt; returns when it may start, raises CannotStart if it may not.
+Ready: TypeAlias = Callable[[], Awaitable[None]]
+
+
+async def at_once() -> None:
+    """The `Ready` of an attempt that waits for no others."""
+
+
 RuntimeEvent: TypeAlias = Progress | MemoryKills | Exited | Failed
 Listener: TypeAlias = Callable[[RuntimeEvent], None]  # to be called in the event loop's thread; returns at once
 
@@ -128,10 +136,10 @@ class Runtime(Protocol):
         Return the uids of those of which nothing was ever created: the agent starts these again. `known` are all
         attempts the machine has not forgotten: what else carries this machine's id is left over and to be removed."""
 
-    async def start(self, order: Order, folder: AttemptFolder) -> None:
-        """Pull, create, start; returns once it runs, having emitted Progress for each phase it went through. Each call
-        is its own task of the agent. Raises CannotStart. Any other exception is reported as StartFailed, and the agent
-        then calls `remove`."""
+    async def start(self, order: Order, folder: AttemptFolder, ready: Ready = at_once) -> None:
+        """Pull, await `ready`, create, start; returns once it runs, having emitted Progress for each phase it went
+        through. Each call is its own task of the agent. Raises CannotStart, and lets through what `ready` raises. Any
+        other exception is reported as StartFailed, and the agent then calls `remove`."""
 
     async def stop(self, attempt: str, grace_seconds: float) -> None:
         """SIGTERM, after the grace SIGKILL, descendants included; returns at once, the end is emitted when it comes.

@@ -26,7 +26,9 @@ from machines.agent.runtimes.base import (
     Listener,
     MemoryKills,
     Progress,
+    Ready,
     RuntimeEvent,
+    at_once,
 )
 from machines.agent.runtimes.docker_engine import RETRY_SECONDS, TROUBLE, Engine, is_away
 from machines.agent.runtimes.docker_log import Entry, FrameDecoder, OutputCopy, OutputNotWritten
@@ -104,10 +106,11 @@ class DockerRuntime:
             self._in_background(self._clear_away(uid))
         return missing
 
-    async def start(self, order: Order, folder: AttemptFolder) -> None:
+    async def start(self, order: Order, folder: AttemptFolder, ready: Ready = at_once) -> None:
         attempt = self._remember(order.attempt, folder)
         try:
             image = await self._unless_stopped(attempt, self._provide_image(order))
+            await ready()
             self._emit(Progress(attempt.uid, Phase.STARTING, clock.now(), image_digest=image.digest))
             await self._create(order, image.reference)
             if attempt.stop_asked.is_set():

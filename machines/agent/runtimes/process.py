@@ -24,7 +24,9 @@ from machines.agent.runtimes.base import (
     Listener,
     MemoryKills,
     Progress,
+    Ready,
     RuntimeUnavailable,
+    at_once,
 )
 from machines.protocol import EndReason, Order, Phase
 
@@ -87,8 +89,9 @@ class ProcessRuntime:
         self._take_over([attempt for attempt in lost if attempt in self._processes])
         return never
 
-    async def start(self, order: Order, folder: AttemptFolder) -> None:
+    async def start(self, order: Order, folder: AttemptFolder, ready: Ready = at_once) -> None:
         self._refuse(order)
+        await ready()
         self._make_files(folder)
         cgroups = self._take_cgroup(order)
         spawn: Message = {

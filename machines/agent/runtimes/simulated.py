@@ -19,6 +19,8 @@ from machines.agent.runtimes.base import (
     Failed,
     Listener,
     Progress,
+    Ready,
+    at_once,
 )
 from machines.protocol import EndReason, Order, Phase
 
@@ -63,10 +65,10 @@ class SimulatedRuntime:
                 never.append(item.order.attempt)
         return never
 
-    async def start(self, order: Order, folder: AttemptFolder) -> None:
+    async def start(self, order: Order, folder: AttemptFolder, ready: Ready = at_once) -> None:
         try:
             pull_seconds = number(order.env, "ASTRA_SIMULATE_PULL_SECONDS", 0)
-            plan = plan_of(order)
+            plan_of(order)
         except ValueError as error:
             raise CannotStart(EndReason.REFUSED, str(error)) from error
         if pull_seconds:
@@ -75,7 +77,8 @@ class SimulatedRuntime:
             await asyncio.wait([self._pulls[order.attempt]])
             if self._pulls.pop(order.attempt).cancelled():
                 raise CannotStart(EndReason.STOPPED, "")
-            plan = plan_of(order)
+        await ready()
+        plan = plan_of(order)
         plan.write(folder)
         self._run(order.attempt, plan)
 
