@@ -82,6 +82,7 @@ PAGES = {
     "worker-started": "/workers/{cluster}/llama-sft-0?tab=started",
     "machines": "/machines",
     "machine-add": "/machines/add",
+    "machine": "/machines/local/local-1",
     "members": "/members",
     "tokens": "//account/tokens",
     "not-found": "/jobs/{cluster}/no-such-run",
