@@ -126,7 +126,11 @@ class LocalConsole:
             socket.getfqdn(),
             *names_of(self.options.host),
         }
-        defaults = {"ALLOWED_HOSTS": ",".join(sorted(hosts)), "DJANGO_SETTINGS_MODULE": "astraconsole.settings"}
+        defaults = {
+            "ALLOWED_HOSTS": ",".join(sorted(hosts)),
+            "DJANGO_SETTINGS_MODULE": "astraconsole.settings",
+            "SCHEDULER_RECORDINGS": str(self.data / "recordings"),
+        }
         return defaults | dict(os.environ) | dict(servers) | {"SECRET_KEY": self._secret_key(), "PYTHONUNBUFFERED": "1"}
 
     def _secret_key(self) -> str:

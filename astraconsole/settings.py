@@ -125,6 +125,8 @@ LOG_FOLLOW_SECONDS = env.float("LOG_FOLLOW_SECONDS", 4, validate=POSITIVE)
 LOG_KEEP_BYTES = env.int("LOG_KEEP_BYTES", 1024**3, validate=POSITIVE)
 CALL_TIMEOUT_SECONDS = env.float("CALL_TIMEOUT_SECONDS", 10, validate=POSITIVE)
 SCHEDULER_TICK_SECONDS = env.float("SCHEDULER_TICK_SECONDS", 5, validate=POSITIVE)
+SCHEDULER_SLOW_SECONDS = env.float("SCHEDULER_SLOW_SECONDS", 2, validate=POSITIVE)
+SCHEDULER_RECORDINGS = env.str("SCHEDULER_RECORDINGS", "")  # a folder; empty: surprising passes are only logged
 
 LOGGING = {
     "version": 1,

@@ -279,11 +279,9 @@ class _Pass:
             ((placed, self.limits[placed.run_id]) for placed in self.placements),
             self.now,
         )
-        used = self.rows_of_run.get(run.id, _NO_ROWS)
-        candidates, claimed = self._candidates(largest), self.claims.rows()
-        return backfill.reserve(run.id, asks, candidates, ends, used | claimed, run.distinct_machines) or (
-            backfill.reserve(run.id, asks, candidates, ends, used, run.distinct_machines) if claimed else None
-        )
+        # Claimed machines are not reserved as well: two promises of one room are none.
+        without = self.rows_of_run.get(run.id, _NO_ROWS) | self.claims.rows()
+        return backfill.reserve(run.id, asks, self._candidates(largest), ends, without, run.distinct_machines)
 
     def _grant(self, placed: Placement) -> None:
         self.placements.append(placed)

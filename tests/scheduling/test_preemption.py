@@ -130,6 +130,15 @@ def test_freed_room_belongs_to_the_claimant_and_not_to_an_equal_that_would_come_
     assert case.plan().claims == {}
 
 
+def test_no_equal_reserves_what_is_claimed() -> None:
+    case = cluster().machine(gpus=8, count=2).holding("m0", gpus=8, run=50, stopping_since=980)
+    rooms = (Room(100, 1000, GIB, tuple(range(8))), Room(101, 1000, GIB, tuple(range(8))))
+    case.run("equal", gpus=4, priority=1)
+    case.run("claimant", gpus=8, workers=2, gang=True, priority=1, claim=Claim(1200.0, rooms)).run("low", gpus=1)
+    plan = case.expect().plan()
+    assert (plan.reservation, plan.claims) == (None, {})
+
+
 def test_the_claimant_starts_when_its_room_is_free_and_then_claims_no_more() -> None:
     case = cluster().machine(gpus=8).run("low", gpus=1).run("claimant", gpus=8, priority=1, claim=claim(100, 8))
     assert case.expect(claimant="m0").plan().claims == {2: None}
