@@ -127,7 +127,7 @@ def get_run(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> 
     """One run, with its history (oldest first), the names of its workers and, while it waits, why in full."""
     run = queries.get_run(_access(request, org, ws), cluster, job)
     document = _run(run)
-    if run.state == RunState.PENDING and (details := pending_details(run)) is not None:
+    if run.state == RunState.PENDING and (details := pending_details(run, timezone.now())) is not None:
         document["status"]["pending"] = pending_document(details)
     return json_response(document)
 

@@ -54,10 +54,18 @@ class QuotaInUse(TypedDict):
     limit: int | None
 
 
+class WouldStart(TypedDict):
+    """A small change of the run, and what would come of it."""
+
+    change: str
+    outcome: str
+
+
 class PendingDocument(TypedDict):
     """Why a run waits. A list has only `code` and `numbers`; no other run is ever named.
 
-    `ahead`: runs that are looked at before it. `starts_by`: at the latest, if what runs uses all its time."""
+    `ahead`: runs that are looked at before it. `starts_by`: at the latest, if all use their limits. `would_start`:
+    changes with which it would start."""
 
     code: str
     numbers: dict[str, Any]
@@ -65,6 +73,7 @@ class PendingDocument(TypedDict):
     starts_by: NotRequired[str | None]
     machines: NotRequired[list[MachinesRefusing]]
     quota: NotRequired[dict[str, QuotaInUse]]
+    would_start: NotRequired[list[WouldStart]]
 
 
 class RunStatus(TypedDict):
@@ -74,6 +83,7 @@ class RunStatus(TypedDict):
     started_at: str | None
     ended_at: str | None
     restarts: int
+    preemptions: int  # how often it gave way to work of higher priority
 
 
 class RunSummary(TypedDict):
@@ -204,6 +214,7 @@ def _status(run: "Run") -> dict[str, Any]:
         "started_at": moment(run.started_at),
         "ended_at": moment(run.ended_at),
         "restarts": run.restarts,
+        "preemptions": run.preemptions,
     }
     if run.state == RunState.PENDING and run.pending_code:
         status["pending"] = {"code": run.pending_code, "numbers": run.pending_numbers}
@@ -219,6 +230,7 @@ def pending_document(details: "Pending") -> PendingDocument:
         "starts_by": moment(datetime.fromtimestamp(starts_by, UTC)) if starts_by is not None else None,
         "machines": [MachinesRefusing(**group) for group in details["machines"]],
         "quota": {name: QuotaInUse(**use) for name, use in details["quota"].items()},
+        "would_start": [WouldStart(change=one["label"], outcome=one["outcome"]) for one in details["would_start"]],
     }
 
 

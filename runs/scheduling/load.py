@@ -113,9 +113,11 @@ _decode = msgspec.json.Decoder(_Rows).decode
 _decode_numbers = msgspec.json.Decoder(dict[str, int | float | str | list[str]]).decode
 
 
-def load_snapshot(cluster_id: int, run_id: int | None = None) -> Snapshot:
-    """All that a plan for this cluster depends on; with `run_id`, of what waits that run alone."""
-    rows = _fetch(SNAPSHOT, {"cluster": cluster_id, "workers": WORKERS_LOADED, "run": run_id})
+def load_snapshot(cluster_id: int, about: int | None = None, from_priority: int | None = None) -> Snapshot:
+    """All that a plan for this cluster depends on. `about`: of what waits only this run (0: none), those that room is
+    kept for, and, with `from_priority`, those of at least this priority."""
+    parameters = {"cluster": cluster_id, "workers": WORKERS_LOADED, "about": about, "from_priority": from_priority}
+    rows = _fetch(SNAPSHOT, parameters)
     pools = {namespace.id: namespace.pools for namespace in rows.namespaces}
     return Snapshot(
         machines=_machines(rows.machines),

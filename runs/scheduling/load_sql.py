@@ -12,6 +12,9 @@ def _listed(states: Iterable[str]) -> str:
     return ", ".join(f"'{state}'" for state in sorted(states))
 
 
+# Runs that room is kept for, by the last plan: what is left of the queue where nobody else matters.
+PROMISED = ("next", "gang", "preempting")
+
 _MACHINES = f"""
     (SELECT coalesce(json_agg(json_build_array(
         m.id, m.name, m.cpu_milli, m.memory_bytes, m.state = '{MachineState.READY}', m.cordoned_at IS NOT NULL,
@@ -55,7 +58,9 @@ _NAMESPACES = """
 _WAITING = f"""
     (WITH waiting AS MATERIALIZED (
         SELECT r.id, r.gang FROM runs_run r JOIN machines_namespace n ON n.id = r.namespace_id
-        WHERE n.cluster_id = %(cluster)s AND (%(run)s::bigint IS NULL OR r.id = %(run)s)
+        WHERE n.cluster_id = %(cluster)s
+            AND (%(about)s::bigint IS NULL OR r.id = %(about)s OR r.priority >= %(from_priority)s::int
+                OR r.pending_code IN ({_listed(PROMISED)}))
             AND r.deleted_at IS NULL AND r.state IN ({_listed(ACTIVE)})
             AND (r.state = 'Pending' OR EXISTS (
                 SELECT FROM runs_worker p WHERE p.run_id = r.id AND p.state = '{WorkerState.PENDING}'))

@@ -5,7 +5,8 @@ priority allows → reserve for the first that waits → say why not.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import NamedTuple
 
 from runs.scheduling import backfill, quota
 from runs.scheduling.candidates import Candidates
@@ -32,6 +33,15 @@ PLACEMENTS_PER_PASS = 2000  # a pass ends here; the next follows at once
 _NO_ROWS: frozenset[int] = frozenset()
 
 
+class Rehearsed(NamedTuple):
+    """placements: what would be placed at once; refusal: why the rest, or all, would wait. reserved_from: when the
+    room of the run before it is needed, at the latest; infinite: never known; None: nothing is reserved."""
+
+    placements: list[Placement]
+    refusal: Refusal | None
+    reserved_from: float | None
+
+
 def make_plan(snapshot: Snapshot, now: float, placements_per_pass: int = PLACEMENTS_PER_PASS) -> Plan:
     """Who goes where, and why everybody else waits. `now`: Unix seconds. Equal snapshots give equal plans."""
     working = _Pass(snapshot, now, placements_per_pass)
@@ -42,6 +52,20 @@ def make_plan(snapshot: Snapshot, now: float, placements_per_pass: int = PLACEME
         if working.at_bound:
             break
     return working.plan()
+
+
+def rehearse(snapshot: Snapshot, now: float, variants: Sequence[WaitingRun]) -> list[Rehearsed]:
+    """What would become of a waiting run, were it each of these, in its place in the queue. All have its id, priority,
+    workspace and submission time."""
+    working = _Pass(snapshot, now, PLACEMENTS_PER_PASS)
+    claimants = _claimants(snapshot.waiting)
+    for run in in_order(snapshot.waiting, working.shares):
+        working.claims.keep_stored(claimants.pop(run.priority, ()))
+        if run.id == variants[0].id:
+            break
+        working.consider(run)
+    starts_by = working.reserved.starts_by if working.reserved else None
+    return [Rehearsed(*working.rehearse(variant), starts_by) for variant in variants]
 
 
 class _Pass:
@@ -151,6 +175,23 @@ class _Pass:
         if self.claims.has_given_way(run.id):
             return Refusal("queued", _amounts(workers[0].ask))
         return self._place_whole(run, workers, claimed) if run.gang else self._place_each(run, workers, claimed)
+
+    def rehearse(self, run: WaitingRun) -> tuple[list[Placement], Refusal | None]:
+        """What `consider` would place, without placing it, and the first reason why not all."""
+        refusal = self._never(run)
+        if refusal is not None:
+            return [], refusal
+        mark, amount = self.ledger.mark(), quota.NOTHING
+        trial: list[Placement] = []
+        for worker in run.workers[: run.parallelism]:
+            placed = self._try(run, worker, amount)
+            if isinstance(placed, Refusal):
+                refusal = placed
+                break
+            trial.append(placed)
+            amount = amount.plus(len(placed.gpu_indexes), placed.cpu_milli, placed.memory_bytes)
+        self._undo(run, mark, trial)
+        return ([] if refusal is not None and run.gang else trial), refusal
 
     def _place_each(self, run: WaitingRun, workers: Iterable[WaitingWorker], claimed: Set[int]) -> Refusal | None:
         """Each worker for itself: those that fit are placed; the first that does not is why the run waits."""

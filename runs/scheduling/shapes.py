@@ -12,7 +12,16 @@ from runs.names import worker_name
 from runs.scheduling.feasible import count_gpus, need_of
 from runs.scheduling.ledger import Ints, Ledger
 from runs.scheduling.places import Places
-from runs.scheduling.types import Ask, Constraints, MachineView, Refusal, SplitAsk, WorkerShape
+from runs.scheduling.types import (
+    Ask,
+    Constraints,
+    MachineView,
+    Refusal,
+    SplitAsk,
+    WaitingRun,
+    WaitingWorker,
+    WorkerShape,
+)
 from runs.spec import Resources, RunSpec, template_of
 
 
@@ -58,6 +67,40 @@ def constraints_of(spec: RunSpec, group: str, namespace_pools: Sequence[str] = (
         names=tuple(selection.names) if selection else (),
         gpu_models=tuple(gpus.models) if gpus else (),
         gpu_min_memory_bytes=(gpus.min_memory_bytes or 0) if gpus else 0,
+    )
+
+
+def ask_of(spec: RunSpec, shape: WorkerShape, namespace_pools: Sequence[str] = ()) -> Ask:
+    """What a planned worker needs of one machine."""
+    return Ask(
+        gpus=shape.gpus,
+        cpu_milli=shape.cpu_milli,
+        memory_bytes=shape.memory_bytes,
+        node_fraction=shape.node_fraction,
+        constraints=constraints_of(spec, shape.group, namespace_pools),
+    )
+
+
+def waiting_run(
+    spec: RunSpec, shapes: Sequence[WorkerShape], namespace_id: int, namespace_pools: Sequence[str], queued_at: float
+) -> WaitingRun:
+    """A run as it would wait, with no number (0) yet. Its equal workers share one ask."""
+    asks: dict[Ask, Ask] = {}
+    workers = []
+    for shape in shapes:
+        ask = ask_of(spec, shape, namespace_pools)
+        workers.append(WaitingWorker(-1 - shape.rank, asks.setdefault(ask, ask)))
+    limits = [template.time_limit_seconds for template in spec.templates]
+    return WaitingRun(
+        id=0,
+        namespace_id=namespace_id,
+        queued_at=queued_at,
+        workers=tuple(workers),
+        priority=spec.priority,
+        gang=spec.effective_start == "Gang",
+        distinct_machines=spec.machines is not None,
+        parallelism=spec.array.parallelism if spec.array else None,
+        time_limit=max(limit for limit in limits if limit is not None) if all(limits) else None,
     )
 
 

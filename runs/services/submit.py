@@ -16,9 +16,8 @@ from runs.models import Run, Stem
 from runs.scheduling.explain import is_for_good
 from runs.scheduling.load import load_inventory
 from runs.scheduling.planner import make_plan
-from runs.scheduling.shapes import constraints_of, plan_workers
+from runs.scheduling.shapes import ask_of, plan_workers
 from runs.scheduling.types import (
-    Ask,
     MachineView,
     NamespaceView,
     Refusal,
@@ -75,22 +74,12 @@ def never(
 ) -> Refusal | None:
     """Why the run could not run even if the cluster were empty: the scheduler's own answer, on a rehearsal."""
     distinct = spec.machines is not None
-    asks = [_ask(spec, shape, pools) for shape in shapes]
+    asks = [ask_of(spec, shape, pools) for shape in shapes]
     workers = [WaitingWorker(number, ask) for number, ask in enumerate(asks if distinct else dict.fromkeys(asks))]
     alone = WaitingRun(id=0, namespace_id=0, queued_at=0, workers=tuple(workers), distinct_machines=distinct)
     snapshot = Snapshot(machines=tuple(inventory), namespaces=(NamespaceView(id=0),), waiting=(alone,))
     refusal = make_plan(snapshot, 0).refusals.get(0)
     return refusal if refusal is not None and is_for_good(refusal.code) else None
-
-
-def _ask(spec: RunSpec, shape: WorkerShape, pools: Sequence[str]) -> Ask:
-    return Ask(
-        gpus=shape.gpus,
-        cpu_milli=shape.cpu_milli,
-        memory_bytes=shape.memory_bytes,
-        node_fraction=shape.node_fraction,
-        constraints=constraints_of(spec, shape.group, pools),
-    )
 
 
 def _new_run(access: Access, namespace: Namespace, request: RunRequest, refusal: Refusal | None, now: datetime) -> Run:

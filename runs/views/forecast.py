@@ -1,14 +1,15 @@
 """What would become of a run if it were started now: told in the form, before anybody starts it."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from runs.queries import Use
-from runs.scheduling.explain import sentence
+from django.utils.text import capfirst
+
 from runs.scheduling.load import load_inventory
+from runs.scheduling.outlook import outlook
 from runs.scheduling.shapes import plan_workers
 from runs.scheduling.types import Refusal, WorkerShape
-from runs.services.submit import never
 from runs.spec import RunRequest
 from runs.units import counted, format_cores, format_memory
 
@@ -25,20 +26,15 @@ class Forecast:
     text: str = ""
 
 
-def forecast(namespace: "Namespace", use: Use, request: RunRequest) -> Forecast:
-    """The workers that it would have, or why it could never run, or would wait for quota. One query."""
+def forecast(namespace: "Namespace", request: RunRequest, now: datetime) -> Forecast:
+    """The workers that it would have, and when they would start. At most four queries."""
     inventory = load_inventory(namespace.cluster_id)
-    shapes = plan_workers(request.spec, request.metadata.name, inventory, namespace.pools)
-    if isinstance(shapes, Refusal):
-        return Forecast("fail", "Can never run as it is", sentence(shapes.code, shapes.numbers))
-    refusal = never(request.spec, shapes, inventory, namespace.pools)
-    if refusal is not None:
-        return Forecast("fail", "Can never run as it is", sentence(refusal.code, refusal.numbers))
-    title, text = counted(len(shapes), "worker"), _each(shapes[0])
-    asked = sum(shape.gpus for shape in shapes)
-    if namespace.quota_gpus is not None and asked and use.gpus + asked > namespace.quota_gpus:
-        return Forecast("wait", title, f"{text}. Waits for quota: {use.gpus} of {namespace.quota_gpus} GPUs in use")
-    return Forecast("run", title, text)
+    planned = plan_workers(request.spec, request.metadata.name, inventory, namespace.pools)
+    seen = outlook(namespace, request.spec, planned, now)
+    if isinstance(planned, Refusal) or seen.never:
+        return Forecast("fail", capfirst(seen.text))
+    title = f"{counted(len(planned), 'worker')}, {_each(planned[0])}"
+    return Forecast("wait" if seen.waits else "run", capfirst(seen.text), title)
 
 
 def _each(shape: WorkerShape) -> str:

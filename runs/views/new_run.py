@@ -1,6 +1,7 @@
 """New run: the form, the same run as JSON, and what is echoed while somebody types."""
 
 import json
+from contextlib import suppress
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
@@ -16,6 +17,7 @@ from machines.queries import machines_for
 from runs import queries
 from runs.forms import NewRun
 from runs.names import RUN_NAME_MAX
+from runs.scheduling.changes import changed
 from runs.services.submit import submit_run
 from runs.spec import RunRequest, load_spec, parse_run
 from runs.views.context import context_of
@@ -55,7 +57,7 @@ def check(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     form.only_of_filled()
     context = _form_context(access, form, request.POST.get("cluster", ""))
     if parsed is not None and context["namespace"] is not None:
-        context["forecast"] = forecast(context["namespace"], context["use"], parsed)
+        context["forecast"] = forecast(context["namespace"], parsed, timezone.now())
     return render(request, "runs/_checked.html", context)
 
 
@@ -112,7 +114,11 @@ def _run_again(request: HttpRequest, access: Access, again: str) -> HttpResponse
     metadata: dict[str, Any] = {"name": f"{stem}{AGAIN}"}
     if run.labels:
         metadata["labels"] = run.labels
-    body = {"metadata": metadata, "spec": load_spec(run.spec).stored()}
+    spec = load_spec(run.spec).stored()
+    if change := request.GET.get("change"):
+        with suppress(ValueError):  # a link by hand: the run as it was
+            spec = changed(spec, change)
+    body = {"metadata": metadata, "spec": spec}
     return _json_page(request, access, json.dumps(body, indent=2, ensure_ascii=False), cluster=cluster, of=run.name)
 
 

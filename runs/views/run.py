@@ -61,7 +61,7 @@ def _head(run: "Run") -> dict[str, Any]:
 
 def _waiting(run: "Run") -> dict[str, Any]:
     """The facts of a waiting run, from the last plan and the machines of now."""
-    details = pending_details(run) if run.state == RunState.PENDING else None
+    details = pending_details(run, timezone.now()) if run.state == RunState.PENDING else None
     starts_by = details["starts_by"] if details else None
     return {
         "waiting": details,

@@ -92,10 +92,10 @@ def test_while_typing_values_are_echoed_and_errors_told(place: Place) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"gpus": "8"}, "1 worker 8 GPUs"),
-        ({"gpus": "9"}, "Can never run as it is"),
-        ({"cpu": "97"}, "Can never run as it is"),
-        ({"gpus": "4", "machines": "3"}, "Can never run as it is Cannot plan workers"),
+        ({"gpus": "8"}, "Starts at once on gpu-07 1 worker, 8 GPUs"),
+        ({"gpus": "9"}, "Can never run: 9 GPUs asked, the machines that qualify have 8 in all"),
+        ({"cpu": "97"}, "Can never run: no machine has"),
+        ({"gpus": "4", "machines": "3"}, "Can never run: 4 GPUs do not split evenly over 3 machines"),
     ],
 )
 def test_the_form_foretells_what_would_become_of_the_run(place: Place, changes: dict[str, str], told: str) -> None:
@@ -155,6 +155,13 @@ def test_run_again_opens_the_runs_json_under_a_new_name(place: Place) -> None:
     assert body["metadata"]["name"] == "resnet50-again"
     assert body["spec"] == run.spec
     assert place.post("/new-run", mode="json", cluster="gpu-east", body=json.dumps(body)).status_code == 302
+
+
+def test_run_again_opens_with_a_change_that_was_offered(place: Place) -> None:
+    run = place.submit("resnet50", gpus=8)
+    body = json_of(place.get(f"/new-run?again=gpu-east/{run.name}&change=gpus%3D4"))
+    assert body["spec"]["task_template"]["requested_resources"]["gpu_requests"]["count"] == 4
+    assert json_of(place.get(f"/new-run?again=gpu-east/{run.name}&change=nonsense"))["spec"] == run.spec
 
 
 def test_run_again_shortens_the_longest_name(place: Place) -> None:

@@ -30,12 +30,23 @@ def test_a_waiting_run_says_why_by_machine(place: Place) -> None:
     assert "1 8 GPUs wanted, at most 0 free gpu-07" in html
 
 
+def test_a_waiting_run_is_offered_what_would_start_it(place: Place) -> None:
+    first = place.submit("first", gpus=3)
+    builders.run_on(first.workers.get(), place.machine, timezone.now(), gpus=range(3))
+    place.submit("second", gpus=8)
+    run_once(place.cluster.pk, timezone.now())
+    html = place.get("/jobs/gpu-east/second")
+    assert "What would start it With 5 GPUs instead of 8 : starts at once on gpu-07." in text_of(html)
+    assert 'href="/o/acme/w/vision/new-run?again=gpu-east/second&amp;change=gpus%3D5"' in html
+
+
 def test_a_run_that_can_never_start_is_told_apart_from_one_that_waits(place: Place) -> None:
     place.submit("wide", gpus=9)
     run_once(place.cluster.pk, timezone.now())
     html = text_of(place.get("/jobs/gpu-east/wide"))
     assert "It can never start as it is" in html
     assert "ahead" not in html
+    assert "With 8 GPUs instead of 9 : starts at once on gpu-07." in html
 
 
 def test_a_running_run_shows_workers_machines_gpus_and_time_left(place: Place) -> None:

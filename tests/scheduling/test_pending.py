@@ -30,7 +30,7 @@ def test_machines_are_grouped_by_what_they_refuse_with_numbers() -> None:
     namespace.quota_gpus = None
     namespace.save()
     run_once(namespace.cluster_id, NOW)
-    details = pending_details(Run.objects.get(id=run.id))
+    details = pending_details(Run.objects.get(id=run.id), NOW)
     assert details is not None
     assert details["reason"] == "Next to run: waits for 8 GPUs, 8 cores and 8 GiB on one machine"
     assert [(group["reason"], group["machines"]) for group in details["machines"]] == [
@@ -58,7 +58,7 @@ def test_how_many_are_ahead_is_counted_and_nobody_is_named() -> None:
     make_run(other, "secret-never", age=60, gpus=2, node_selection={"count": 1})
     run = make_run(one, "train", age=30, gpus=1)
     run_once(cluster.id, NOW)
-    details = pending_details(Run.objects.get(id=run.id))
+    details = pending_details(Run.objects.get(id=run.id), NOW)
     assert details is not None
     assert details["ahead"] == 3
     assert details["reason"] == "Queued behind 3 runs: waits for 1 GPU, 1 core and 1 GiB on one machine"
@@ -67,4 +67,4 @@ def test_how_many_are_ahead_is_counted_and_nobody_is_named() -> None:
 
 def test_a_run_that_no_pass_has_seen_has_no_details() -> None:
     namespace = make_namespace()
-    assert pending_details(make_run(namespace, "train")) is None
+    assert pending_details(make_run(namespace, "train"), NOW) is None

@@ -147,7 +147,7 @@ def test_the_details_of_a_run_that_makes_room_can_be_read() -> None:
     running(make_run(namespace, "low", age=60, gpus=8, node_selection={"count": 1}))
     high = make_run(namespace, "high", age=5, gpus=8, priority=5, node_selection={"count": 1})
     run_once(namespace.cluster_id, after(10))
-    details = pending_details(Run.objects.get(id=high.id))
+    details = pending_details(Run.objects.get(id=high.id), NOW)
     assert details is not None
     assert details["reason"] == "Next to run: what runs in its place is stopping"
     assert details["machines"][0]["reason"] == "8 GPUs wanted, at most 0 free"
