@@ -20,10 +20,10 @@ _MACHINES = f"""
         m.id, m.name, m.cpu_milli, m.memory_bytes, m.state = '{MachineState.READY}', m.cordoned_at IS NOT NULL,
         m.draining, m.cordon_reason, m.labels, coalesce(g.gpus, '[]')) ORDER BY m.id), '[]')
     FROM machines_machine m
-    LEFT JOIN (
-        SELECT machine_id, json_agg(json_build_array(index, model, memory_bytes, healthy) ORDER BY index) AS gpus
-        FROM machines_gpu GROUP BY machine_id
-    ) g ON g.machine_id = m.id
+    LEFT JOIN LATERAL (
+        SELECT json_agg(json_build_array(index, model, memory_bytes, healthy) ORDER BY index) AS gpus
+        FROM machines_gpu g WHERE g.machine_id = m.id
+    ) g ON true
     WHERE m.cluster_id = %(cluster)s AND m.state NOT IN ('{MachineState.JOINING}', '{MachineState.REMOVED}'))"""
 
 
@@ -54,27 +54,10 @@ _NAMESPACES = """
         id, weight, quota_gpus, quota_cpu_milli, quota_memory_bytes, quota_runs, pools)), '[]')
     FROM machines_namespace WHERE cluster_id = %(cluster)s)"""
 
-# Workers are grouped before their runs are joined: sorted with their specifications they would not fit into memory.
+# Workers are looked up run by run, by their index: joined in any other way, the cost depends on PostgreSQL's statistics
+# being up to date, and a queue of thousands that was submitted just now takes seconds.
 _WAITING = f"""
-    (WITH waiting AS MATERIALIZED (
-        SELECT r.id, r.gang FROM runs_run r JOIN machines_namespace n ON n.id = r.namespace_id
-        WHERE n.cluster_id = %(cluster)s
-            AND (%(about)s::bigint IS NULL OR r.id = %(about)s OR r.priority >= %(from_priority)s::int
-                OR r.pending_code IN ({_listed(PROMISED)}))
-            AND r.deleted_at IS NULL AND r.state IN ({_listed(ACTIVE)})
-            AND (r.state = 'Pending' OR EXISTS (
-                SELECT FROM runs_worker p WHERE p.run_id = r.id AND p.state = '{WorkerState.PENDING}'))
-    ), workers AS (
-        SELECT w.run_id, w."group", w.gpus, w.cpu_milli, w.memory_bytes, w.node_fraction, min(w.rank) AS first_rank,
-            (array_agg(w.id ORDER BY w.rank) FILTER (WHERE w.state = '{WorkerState.PENDING}'))
-                [1:CASE WHEN bool_or(waiting.gang) THEN count(*) ELSE %(workers)s END::int] AS ids,
-            count(*) AS workers,
-            count(*) FILTER (WHERE w.state IN ({_listed(PLACED)})) AS placed,
-            max(w.attempt_number) > 0 AS started
-        FROM waiting JOIN runs_worker w ON w.run_id = waiting.id
-        GROUP BY w.run_id, w."group", w.gpus, w.cpu_milli, w.memory_bytes, w.node_fraction
-    )
-    SELECT coalesce(json_agg(json_build_array(
+    (SELECT coalesce(json_agg(json_build_array(
         r.id, r.namespace_id, r.priority, extract(epoch FROM r.queued_at), r.pending_code, r.pending_numbers,
         r.spec -> 'machines', r.spec #> '{{array,parallelism}}', r.gang,
         {_of_worker("time_limit_seconds")},
@@ -85,7 +68,23 @@ _WAITING = f"""
         coalesce(w.gpus, 0), coalesce(w.cpu_milli, 0), coalesce(w.memory_bytes, 0), w.node_fraction,
         coalesce(w.ids, '{{}}'), coalesce(w.workers, 0), coalesce(w.placed, 0), coalesce(w.started, false),
         coalesce(w.first_rank, 0), r.claim)), '[]')
-    FROM waiting JOIN runs_run r ON r.id = waiting.id LEFT JOIN workers w ON w.run_id = r.id)"""
+    FROM machines_namespace n
+    JOIN runs_run r ON r.namespace_id = n.id AND r.deleted_at IS NULL AND r.state IN ({_listed(ACTIVE)})
+    LEFT JOIN LATERAL (
+        SELECT w."group", w.gpus, w.cpu_milli, w.memory_bytes, w.node_fraction, min(w.rank) AS first_rank,
+            (array_agg(w.id ORDER BY w.rank) FILTER (WHERE w.state = '{WorkerState.PENDING}'))
+                [1:CASE WHEN r.gang THEN count(*) ELSE %(workers)s END::int] AS ids,
+            count(*) AS workers,
+            count(*) FILTER (WHERE w.state IN ({_listed(PLACED)})) AS placed,
+            max(w.attempt_number) > 0 AS started
+        FROM runs_worker w WHERE w.run_id = r.id
+        GROUP BY w."group", w.gpus, w.cpu_milli, w.memory_bytes, w.node_fraction
+    ) w ON true
+    WHERE n.cluster_id = %(cluster)s
+        AND (%(about)s::bigint IS NULL OR r.id = %(about)s OR r.priority >= %(from_priority)s::int
+            OR r.pending_code IN ({_listed(PROMISED)}))
+        AND (r.state = 'Pending' OR EXISTS (
+            SELECT FROM runs_worker p WHERE p.run_id = r.id AND p.state = '{WorkerState.PENDING}')))"""
 
 SNAPSHOT = f"""
 SELECT json_build_object(

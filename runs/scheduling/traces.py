@@ -43,8 +43,9 @@ def read_jobs(rows: Iterable[Mapping[str, str]], machines: Sequence[MachineView]
 
 def _asks(row: Mapping[str, str], machines: Sequence[MachineView]) -> tuple[Ask, ...]:
     """More GPUs or cores than any machine has are spread over whole machines; memory evenly, at most a machine's."""
-    gpus, cores = int(row.get("gpus") or 0), float(row.get("cpu_per_node") or row.get("cpu") or 0)
     count = int(row.get("nodes") or 1)
+    gpus = math.ceil(int(row.get("gpus") or 0) / count)
+    cores = float(row.get("cpu_per_node") or float(row.get("cpu") or 0) / count)
     most_gpus = max(len(machine.gpus) for machine in machines)
     most_cores = max(machine.cpu_milli for machine in machines) / 1000
     if gpus > most_gpus > 0:

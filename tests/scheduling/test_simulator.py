@@ -54,6 +54,8 @@ def test_amounts_above_a_machines_are_spread_over_whole_machines() -> None:
     large, wide = read_jobs(rows, machines)
     assert large.asks == (Ask(8),) * 3
     assert wide.asks == (Ask(0, 80_000, 1000),) * 4
+    (split,) = read_jobs([base | {"nodes": "2", "cpu": "24", "gpus": "4", "mem_bytes": "100"}], machines)
+    assert split.asks == (Ask(2, 12_000, 50),) * 2
 
 
 @pytest.mark.data
