@@ -115,7 +115,7 @@ _decode_numbers = msgspec.json.Decoder(dict[str, int | float | str | list[str]])
 
 def load_snapshot(cluster_id: int, about: int | None = None, from_priority: int | None = None) -> Snapshot:
     """All that a plan for this cluster depends on. `about`: of what waits only this run (0: none), those that room is
-    kept for, and, with `from_priority`, those of at least this priority."""
+    kept for, new ones of higher priority, and, with `from_priority`, all of at least this priority."""
     parameters = {"cluster": cluster_id, "workers": WORKERS_LOADED, "about": about, "from_priority": from_priority}
     rows = _fetch(SNAPSHOT, parameters)
     pools = {namespace.id: namespace.pools for namespace in rows.namespaces}

@@ -82,7 +82,11 @@ _WAITING = f"""
     ) w ON true
     WHERE n.cluster_id = %(cluster)s
         AND (%(about)s::bigint IS NULL OR r.id = %(about)s OR r.priority >= %(from_priority)s::int
-            OR r.pending_code IN ({_listed(PROMISED)}))
+            OR r.pending_code IN ({_listed(PROMISED)})
+            OR r.pending_code = '' AND r.priority > (
+                SELECT min(h.priority) FROM machines_namespace hn JOIN runs_run h ON h.namespace_id = hn.id
+                WHERE hn.cluster_id = %(cluster)s AND h.deleted_at IS NULL AND h.state IN ({_listed(ACTIVE)})
+                    AND h.pending_code IN ({_listed(PROMISED)})))
         AND (r.state = 'Pending' OR EXISTS (
             SELECT FROM runs_worker p WHERE p.run_id = r.id AND p.state = '{WorkerState.PENDING}')))"""
 

@@ -7,7 +7,7 @@ from django.db import connection, transaction
 
 from machines.models import Assignment, Machine, MachineState
 from runs.models import Attempt, Run, Worker
-from runs.scheduling import load
+from runs.scheduling import load, loop
 from runs.scheduling.apply import LOCK_SPACE, apply_plan, try_lock
 from runs.scheduling.explain import sentence
 from runs.scheduling.load import load_inventory, load_snapshot
@@ -285,3 +285,52 @@ def test_a_gang_whose_machine_goes_away_between_plan_and_apply_is_not_halved() -
     Machine.objects.filter(id=other.id).update(cordoned_at=NOW)
     assert apply_plan(namespace.cluster_id, plan, NOW) == []
     assert placed() == {}
+
+
+@pytest.fixture
+def long_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two waiting runs make a queue long."""
+    monkeypatch.setattr(loop, "LONG_QUEUE", 1)
+    monkeypatch.setattr(loop, "_long_queues", set())
+
+
+def test_in_a_long_queue_the_run_that_room_is_kept_for_starts_before_the_others_are_looked_at(
+    long_queue: None,
+) -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=2)
+    make_run(namespace, "busy", age=9, gpus=2, node_selection={"count": 1})
+    first, second, third = (make_run(namespace, name, age=5 - n, gpus=1) for n, name in enumerate(("a", "b", "c")))
+    run_once(namespace.cluster_id, NOW)
+    assert [Run.objects.get(id=run.id).pending_code for run in (first, second, third)] == ["next", "queued", "queued"]
+    Attempt.objects.update(released_at=NOW)
+    assert run_once(namespace.cluster_id, NOW) is True
+    assert list(placed()) == ["a-0"]
+    assert run_once(namespace.cluster_id, NOW) is False
+    assert sorted(placed()) == ["a-0", "b-0"]
+    assert Run.objects.get(name="c").pending_code == "next"
+
+
+def test_a_new_run_of_higher_priority_goes_before_a_promise(long_queue: None) -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=1)
+    make_run(namespace, "busy", age=9, gpus=1)
+    for name in ("a", "b"):
+        make_run(namespace, name, age=5, gpus=1)
+    run_once(namespace.cluster_id, NOW)
+    make_run(namespace, "urgent", age=1, gpus=1, priority=5)
+    make_run(namespace, "new", age=1, gpus=1)
+    Attempt.objects.update(released_at=NOW)
+    run_once(namespace.cluster_id, NOW)
+    assert list(placed()) == ["urgent-0"]
+
+
+def test_a_long_queue_without_room_is_looked_at_as_a_whole(long_queue: None) -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=1)
+    for name in ("busy", "a", "b"):
+        make_run(namespace, name, age=5, gpus=1)
+    run_once(namespace.cluster_id, NOW)
+    make_run(namespace, "wide", age=1, gpus=9, node_selection={"count": 1})
+    assert run_once(namespace.cluster_id, NOW) is False
+    assert Run.objects.get(name="wide").pending_code == "never_gpus"
