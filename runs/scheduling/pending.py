@@ -20,8 +20,7 @@ from runs.scheduling.ordering import Shares
 from runs.scheduling.types import NamespaceView, Numbers, Snapshot, WaitingRun
 
 MACHINES_NAMED = 20  # of a group; the rest are counted
-ESTIMATED = ("next", "gang", "queued")  # whose start depends on room alone
-ESTIMATED_AHEAD = 200  # behind more runs nobody's guess is worth working out
+ESTIMATED_AHEAD = 100  # behind more runs nobody's guess is worth working out
 
 
 class MachineRefusals(TypedDict):
@@ -90,7 +89,7 @@ def _starts_by(run: Run, cluster_id: int, ahead: int, now: datetime) -> int | No
     known = run.pending_numbers.get("starts_by")
     if known is not None:
         return int(known)
-    if run.pending_code not in ESTIMATED or ahead > ESTIMATED_AHEAD:
+    if run.pending_code != "queued" or ahead > ESTIMATED_AHEAD:
         return None
     at = starts_by(load_snapshot(cluster_id, run.id, run.priority), now.timestamp(), run.id)
     return None if at is None else math.ceil(at / 60) * 60
