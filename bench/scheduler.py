@@ -1,4 +1,5 @@
-"""What a pass of the scheduler costs: `make bench-scheduler`. The pure plan, and load and apply on a real PostgreSQL.
+"""What a pass of the scheduler costs: `make bench-scheduler`. The pure plan, load and apply on a real PostgreSQL, and
+at the end a whole console with a long queue (`bench.scheduler_queue`).
 
 1× is 10,000 waiting runs on 1,000 machines × 8 GPUs. Every figure is the median of several rounds.
 """
@@ -137,7 +138,7 @@ def with_private_servers(module: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pure", action="store_true", help="no database")
+    parser.add_argument("--pure", action="store_true", help="the plan alone: no database, no console")
     arguments = parser.parse_args()
     plan_table()
     placement_rate()
@@ -145,6 +146,7 @@ def main() -> None:
     print(f"peak memory of this process: {peak:.0f} MiB")
     if not arguments.pure:
         with_private_servers("bench.scheduler_database")
+        subprocess.run([sys.executable, "-m", "bench.scheduler_queue"], check=True)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,18 @@ MORE: tuple[Field, ...] = (
     Field("priority", "Priority", "spec.priority", kind="number", placeholder="0"),
     Field("pool", "Pool", "spec.node_selection.pools", kind="choice", choices=(("", "any"),)),
     Field("machines", "Machines", "spec.machines", 2, "number", "", "Exactly this many, GPUs split evenly", "any"),
+    Field(
+        "start",
+        "Starts",
+        "spec.start",
+        4,
+        "choice",
+        hint="Together: workers that need each other, as in distributed training",
+        choices=(
+            ("", "Independent: each worker as soon as it has room"),
+            ("Gang", "Gang: all workers together, or none"),
+        ),
+    ),
     Field("array", "Array", "spec.array.count", 2, "number", "", "Independent workers, each with an index", "none"),
     Field("parallelism", "At once", "spec.array.parallelism", 2, "number", "", "Of the array", "all"),
     Field(
@@ -79,7 +91,8 @@ MORE: tuple[Field, ...] = (
         3,
         "choice",
         choices=(
-            ("", "RestartTask: restart the failed worker"),
+            ("", "As the run starts: RestartTask, for a gang RestartJob"),
+            ("RestartTask", "RestartTask: restart the failed worker"),
             ("RestartJob", "RestartJob: restart all workers together"),
             ("FailJob", "FailJob: the run fails at once"),
         ),
@@ -248,7 +261,7 @@ class NewRun:
             template["time_limit_seconds"] = self.values["time_limit"]
         template["requested_resources"] = self._resources()
         spec: dict[str, Any] = {"task_template": template, **self._workers()}
-        for name in ("on_failure", "priority"):
+        for name in ("start", "on_failure", "priority"):
             if name in self.values:
                 spec[name] = self.values[name]
         return {"metadata": {"name": self.values.get("name", "")}, "spec": spec}
@@ -311,7 +324,19 @@ class NewRun:
         if self.has_gpus and "cpu" in self.values:
             total = round(self.values["cpu"] * 1000) * self._gpus()
             echoes["cpu"] = f"{units.format_cores(total)} cores in all"
+        if share := self._share_of_a_machine():
+            echoes["machines"] = share
+        if self.values.get("start") == "Gang" and "on_failure" not in self.values:
+            echoes["on_failure"] = "RestartJob: a gang restarts all its workers together"
         return echoes
+
+    def _share_of_a_machine(self) -> str:
+        """What `machines` makes of the GPUs; nothing where they are not split evenly: then the forecast says so."""
+        machines = self.values.get("machines", 0)
+        if machines < 1 or not self.has_gpus or self._gpus() % machines:
+            return ""
+        workers = "1 worker" if machines == 1 else f"{machines} workers, one on each machine"
+        return f"{workers}, with {units.counted(self._gpus() // machines, 'GPU')}" + (" each" if machines > 1 else "")
 
     def _gpus(self) -> int:
         return int(self.values["gpus"]) if self.has_gpus else 0

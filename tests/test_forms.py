@@ -204,6 +204,7 @@ def test_the_body_means_the_same_to_the_api() -> None:
         ("array", "10001"),
         ("parallelism", "0"),
         ("restart_policy", "Sometimes"),
+        ("start", "Together"),
         ("on_failure", "RestartAll"),
         ("on_failure", "Panic"),
         ("env", "1=2"),
@@ -279,6 +280,40 @@ def test_what_was_understood_is_echoed_in_one_spelling() -> None:
         "memory": "64 GiB each, 576 GiB in all",
         "cpu": "72 cores in all",
     }
+
+
+@pytest.mark.parametrize(
+    ("texts", "start", "on_failure", "echo"),
+    [
+        ({}, "Independent", "RestartTask", None),
+        ({"start": "Gang"}, "Gang", "RestartJob", "RestartJob: a gang restarts all its workers together"),
+        ({"start": "Gang", "on_failure": "RestartTask"}, "Gang", "RestartTask", None),
+        ({"on_failure": "RestartJob"}, "Independent", "RestartJob", None),
+        ({"on_failure": "RestartTask"}, "Independent", "RestartTask", None),
+    ],
+)
+def test_a_gang_restarts_together_unless_the_form_says_otherwise_and_that_is_echoed(
+    texts: dict[str, str], start: str, on_failure: str, echo: str | None
+) -> None:
+    form = checked(machines="2", **texts)
+    parsed = form.request()
+    assert parsed is not None
+    assert (parsed.spec.effective_start, parsed.spec.effective_on_failure) == (start, on_failure)
+    assert form.echoes().get("on_failure") == echo
+
+
+@pytest.mark.parametrize(
+    ("gpus", "machines", "echo"),
+    [
+        ("16", "2", "2 workers, one on each machine, with 8 GPUs each"),
+        ("1", "1", "1 worker, with 1 GPU"),
+        ("9", "2", None),  # does not split: the forecast beside the form says so
+        ("0", "2", None),
+        ("8", "0", None),
+    ],
+)
+def test_how_machines_split_the_gpus_is_echoed(gpus: str, machines: str, echo: str | None) -> None:
+    assert checked(gpus=gpus, machines=machines).echoes().get("machines") == echo
 
 
 @pytest.mark.parametrize(
