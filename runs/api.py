@@ -2,21 +2,24 @@
 
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from django.http import HttpRequest, HttpResponse
 from django.utils import timezone
 from ninja import Query, Router, Schema
 from pydantic import Field
 
+from astraconsole.errors import ValidationError
 from astraconsole.json_bodies import json_response, read_json, read_reason, reason_body, refuse_unknown_parameters
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from machines import queries as machine_queries
+from machines.protocol import LOG_CHUNK_BYTES
 from runs import queries
 from runs.api_documents import (
     ClusterList,
     Log,
+    LogSlice,
     RunDocument,
     RunList,
     WorkerDocument,
@@ -24,12 +27,21 @@ from runs.api_documents import (
     cluster_document,
     created,
     listed_run,
+    log_slice,
     moves,
     pending_document,
     run_document,
     worker_summary,
 )
-from runs.log_follower import API_LINES_MAX, tail_text
+from runs.log_answers import (
+    BYTES_MAX,
+    BYTES_MIN,
+    LINES_DEFAULT,
+    LINES_MAX,
+    read_slice,
+    read_slice_of_tail,
+    tail_text,
+)
 from runs.names import WORKERS_MAX
 from runs.scheduling.pending import pending_details
 from runs.services.deleting import delete_run
@@ -43,6 +55,8 @@ if TYPE_CHECKING:
 
 CLUSTER = "/orgs/{slug:org}/workspaces/{slug:ws}/clusters/{slug:cluster}/api"
 WORKSPACE = "/orgs/{slug:org}/workspaces/{slug:ws}"
+
+LOG_PARAMETERS = ("tail", "attempt", "from", "limit", "encoding")
 
 router = Router()
 
@@ -63,8 +77,18 @@ class WorkerFilters(Schema):
     after: int = Field(-1, ge=-1, le=WORKERS_MAX, description="`next` of the page before")
 
 
-class LogTail(Schema):
-    tail: int = Field(1000, ge=1, le=API_LINES_MAX, description="lines from the end")
+class LogPlace(Schema):
+    tail: int | None = Field(None, ge=1, le=LINES_MAX, description=f"lines from the end; {LINES_DEFAULT} by default")
+    attempt: int | None = Field(None, ge=1, le=2**31 - 1, description="the newest by default")
+    start: int | None = Field(
+        None,
+        alias="from",
+        ge=-(2**62),
+        le=2**62,
+        description="a byte offset (below 0: from the end); answers a LogSlice",
+    )
+    limit: int | None = Field(None, ge=BYTES_MIN, le=BYTES_MAX, description="bytes at most; answers a LogSlice")
+    encoding: Literal["text", "base64"] = Field("text", description="of a LogSlice")
 
 
 def _run_body() -> dict[str, Any]:
@@ -194,12 +218,22 @@ def _worker(worker: "Worker") -> dict[str, Any]:
     return {**_workers(worker.run.name, [worker])[0], "history": moves(queries.history_of_worker(worker))}
 
 
-@router.get(f"{CLUSTER}/tasks/{{task}}/logs", response=Log, tags=["Workers"])
-def get_log(request: HttpRequest, org: str, ws: str, cluster: str, task: str, lines: Query[LogTail]) -> HttpResponse:
-    """The end of a worker's output, cut to its last 900 KiB."""
-    worker = queries.get_worker(_access(request, org, ws, parameters=LogTail.model_fields), cluster, task)
-    text, archived = tail_text(worker, lines.tail)
-    return json_response({"task_name": worker.name, "logs": text, **({"archived": True} if archived else {})})
+@router.get(f"{CLUSTER}/tasks/{{task}}/logs", response=Log | LogSlice, tags=["Workers"])
+def get_log(request: HttpRequest, org: str, ws: str, cluster: str, task: str, place: Query[LogPlace]) -> HttpResponse:
+    """The end of a worker's output, cut to its last 900 KiB; with `from` or `limit` its bytes from a position on."""
+    worker = queries.get_worker(_access(request, org, ws, parameters=LOG_PARAMETERS), cluster, task)
+    if place.start is None and place.limit is None:
+        text, archived = tail_text(worker, place.tail or LINES_DEFAULT, place.attempt)
+        return json_response({"task_name": worker.name, "logs": text, **({"archived": True} if archived else {})})
+    limit = place.limit or LOG_CHUNK_BYTES
+    if place.tail is None:
+        piece = read_slice(worker, place.attempt, place.start or 0, limit)
+    elif place.start is None:
+        piece = read_slice_of_tail(worker, place.attempt, place.tail, limit)
+    else:
+        rule = "cannot be given together with from"
+        raise ValidationError(f"tail {rule}", [{"field": "tail", "rule": rule}])
+    return json_response(log_slice(worker.name, piece, place.encoding))
 
 
 @router.post(f"{CLUSTER}/tasks/{{task}}/stop", response=WorkerDocument, openapi_extra=reason_body(), tags=["Workers"])

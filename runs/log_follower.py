@@ -8,24 +8,18 @@ restarts, and says where it stands then. It reads through a `Read`, which may be
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, TypeAlias
 
-from asgiref.sync import async_to_sync
-from django.conf import settings
-
-from astraconsole.errors import AstraError, TaskNotPlaced, ValidationError
+from astraconsole.errors import AstraError, ValidationError
 from machines import protocol
 from machines.protocol import LOG_CHUNK_BYTES
 from runs.log_html import Mark
-from runs.log_source import Followed, LogGone, Read, Source, Tail, ask, look, read_tail
-from runs.log_text import LINE_MAX, Line, LineDecoder, Place, display_lines
-from runs.models import Worker
+from runs.log_source import Followed, LogGone, Read, Source, Tail, ask, read_tail
+from runs.log_text import LINE_MAX, Line, LineDecoder, Place
 from runs.units import format_memory
 
 SHOWN_LINES = 5000  # of a page
 SHOWN_BYTES = 4 * 1024**2  # read for a page, and by one look of a follower, at most
-API_LINES_MAX = 10_000
-API_BYTES_MAX = 900 * 1024
 CONTEXT_BYTES = 16 * 1024  # shown before a linked line
 
 
@@ -79,36 +73,6 @@ class Batch:
     message: str = ""
 
 
-# ---- for the API ----
-
-
-class TailText(NamedTuple):
-    text: str
-    archived: bool  # its container no longer exists
-
-
-def tail_text(worker: Worker, lines: int) -> TailText:
-    """The end of a worker's log: at most `lines` lines and 900 KiB, progress bars collapsed, without colours.
-
-    Raises ValidationError, TaskNotPlaced, TaskLogUnavailable, TaskLogTimeout, NotFound.
-    """
-    if not 1 <= lines <= API_LINES_MAX:
-        rule = f"must be from 1 to {API_LINES_MAX}"
-        raise ValidationError(f"tail {rule}", [{"field": "tail", "rule": rule}])
-    followed = look(worker.pk)
-    if followed.newest is None:
-        raise TaskNotPlaced(_waiting(followed))
-    tail = async_to_sync(read_tail)(followed.newest, lines, API_BYTES_MAX, settings.CALL_TIMEOUT_SECONDS)
-    shown = display_lines(tail.data, tail.start, line_max=API_BYTES_MAX)
-    text = "".join(f"{line.text}\n" if line.complete else line.text for line in shown)
-    return TailText(_last_bytes(text, API_BYTES_MAX), tail.archived)
-
-
-def _last_bytes(text: str, most: int) -> str:
-    data = text.encode()
-    return text if len(data) <= most else data[-most:].decode(errors="ignore")
-
-
 # ---- what a page shows first ----
 
 
@@ -146,11 +110,12 @@ async def lines_at(followed: Followed, number: int, offset: int, timeout: float)
 
 def _unplaced(followed: Followed) -> Batch:
     if followed.ended:
-        return Batch([Item(0, _end_mark(followed))], None, "ended", _waiting(followed))
-    return Batch([], None, "waiting", _waiting(followed))
+        return Batch([Item(0, _end_mark(followed))], None, "ended", waiting_sentence(followed))
+    return Batch([], None, "waiting", waiting_sentence(followed))
 
 
-def _waiting(followed: Followed) -> str:
+def waiting_sentence(followed: Followed) -> str:
+    """Of a worker that has no attempt."""
     where = "was never on a machine" if followed.ended else "is not on a machine yet"
     return f"{followed.name} {where}: {followed.reason}"
 

@@ -11,6 +11,7 @@ from django.conf import settings
 from astraconsole.errors import NotFound, TaskLogTimeout, TaskLogUnavailable
 from machines import dispatch, protocol
 from machines.protocol import LOG_CHUNK_BYTES
+from runs.log_text import first_character
 from runs.models import Worker
 from runs.state_machine import ENDED
 
@@ -134,7 +135,7 @@ async def read_tail(source: Source, lines: int, most_bytes: int, timeout: float)
         oldest = await ask(source, protocol.ReadLog(attempt, 0, 1), timeout)
         lost = oldest.start > start + len(data) - most_bytes
         mid_line = not lost and b"\n" not in data[:-1]
-    begin = _begin(data, lines, most_bytes) or (_character_start(data) if mid_line else 0)
+    begin = _begin(data, lines, most_bytes) or (first_character(data) if mid_line else 0)
     return Tail(start + begin, data[begin:], chunk.ended, archived, lost and begin == 0, mid_line)
 
 
@@ -152,12 +153,4 @@ def _begin(data: bytes, lines: int, most_bytes: int) -> int:
     begin = at + 1
     if len(data) - begin > most_bytes:
         begin = data.find(b"\n", len(data) - most_bytes - 1, len(data) - 1) + 1 or len(data) - most_bytes
-    return begin
-
-
-def _character_start(data: bytes) -> int:
-    """Past the rest of a character whose beginning was cut off."""
-    begin = 0
-    while begin < min(3, len(data)) and data[begin] & 0xC0 == 0x80:
-        begin += 1
     return begin

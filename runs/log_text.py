@@ -211,3 +211,21 @@ def _erase_last(pieces: list[tuple[str, Style]]) -> None:
         piece, style = pieces.pop()
         if len(piece) > 1:
             pieces.append((piece[:-1], style))
+
+
+# ---- where characters begin and end ----
+
+
+def first_character(data: bytes) -> int:
+    """Past the rest of a character whose beginning was cut off."""
+    begin = 0
+    while begin < min(3, len(data)) and data[begin] & 0xC0 == 0x80:
+        begin += 1
+    return begin
+
+
+def last_character(data: bytes) -> int:
+    """Before a character whose rest is not there yet."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data[-4:])
+    return len(data) - len(decoder.getstate()[0])

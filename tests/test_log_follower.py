@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from astraconsole.errors import NotFound, TaskLogTimeout, TaskLogUnavailable, TaskNotPlaced, ValidationError
+from astraconsole.errors import NotFound, ValidationError
 from machines import dispatch
 from machines.protocol import LOG_CHUNK_BYTES
 from runs import log_source
-from runs.log_follower import Batch, Position, advance, last_lines, lines_at, tail_text
+from runs.log_follower import Batch, Position, advance, last_lines, lines_at
 from runs.log_html import Mark
 from runs.log_source import Followed, Source
 from runs.log_text import Place, display_lines
@@ -330,7 +330,7 @@ def test_what_is_no_position_is_refused(text: str) -> None:
         Position.parse(text)
 
 
-# ---- the API's answer ----
+# ---- what is known of a worker ----
 
 
 @pytest.fixture
@@ -341,81 +341,6 @@ def attempt(db: None, machines: LogMachines):
     machine = builders.machine(cluster, "gpu-07")
     run = builders.submit(builders.access(workspace, username="ann"), cluster, "llama")
     return builders.run_on(builders.workers(run)[0], machine)
-
-
-def test_an_answer_has_the_lines_from_the_end(attempt, machines: LogMachines) -> None:
-    machines.prints(attempt.uid, b"".join(b"%d\n" % number for number in range(120_000)))
-    text, archived = tail_text(attempt.worker, 1000)
-    assert text.splitlines() == [str(number) for number in range(119_000, 120_000)]
-    assert (text[-1], archived) == ("\n", False)
-
-
-def test_the_largest_answer_is_ten_thousand_lines(attempt, machines: LogMachines) -> None:
-    machines.prints(attempt.uid, b"".join(b"%059d\n" % number for number in range(120_000)))
-    assert len(tail_text(attempt.worker, 10_000).text.splitlines()) == 10_000
-
-
-@pytest.mark.parametrize("lines", [0, -1, 10_001])
-def test_an_ask_for_too_many_or_no_lines_is_refused(attempt, lines: int) -> None:
-    with pytest.raises(ValidationError) as caught:
-        tail_text(attempt.worker, lines)
-    assert caught.value.detail == [{"field": "tail", "rule": "must be from 1 to 10000"}]
-
-
-def test_an_answer_is_cut_to_900_kib_at_a_line(attempt, machines: LogMachines) -> None:
-    machines.prints(attempt.uid, b"".join(b"%0199d\n" % number for number in range(10_000)))
-    lines = tail_text(attempt.worker, 10_000).text.splitlines()
-    assert {len(line) for line in lines} == {199}
-    assert 4500 < len(lines) <= 900 * 1024 // 200
-
-
-def test_an_answer_cut_inside_a_line_begins_with_a_whole_character(attempt, machines: LogMachines) -> None:
-    machines.prints(attempt.uid, "€".encode() * 1_000_000)
-    text = tail_text(attempt.worker, 10).text
-    assert set(text) == {"€"}
-    assert 900 * 1024 - 4 <= len(text.encode()) <= 900 * 1024
-
-
-def test_an_answer_after_a_huge_line_still_has_the_next(attempt, machines: LogMachines) -> None:
-    machines.prints(attempt.uid, b"x" * 3_000_000 + b"\nnext line\n")
-    assert tail_text(attempt.worker, 1000).text.endswith("next line\n")
-
-
-def test_an_answer_counts_a_progress_bar_as_one_line_and_holds_no_colours(attempt, machines: LogMachines) -> None:
-    machines.prints(
-        attempt.uid, b"before\n" + b"".join(b"\r%d%%" % n for n in range(101)) + b"\n\x1b[31mred\x1b[0m \x00\n"
-    )
-    assert tail_text(attempt.worker, 2).text == "100%\nred ␀\n"
-
-
-def test_a_worker_without_output_has_an_empty_answer(attempt, machines: LogMachines) -> None:
-    machines.prints(attempt.uid, b"")
-    assert tail_text(attempt.worker, 10).text == ""
-
-
-def test_an_archived_answer_says_so(attempt, machines: LogMachines) -> None:
-    machines.prints(attempt.uid, b"x\n", ends=True)
-    machines.archived.add(attempt.uid.hex)
-    assert tail_text(attempt.worker, 10).archived
-
-
-def test_a_machine_out_of_reach_is_a_typed_error(attempt, machines: LogMachines) -> None:
-    machines.silent.add(attempt.machine.uid)
-    with pytest.raises(TaskLogUnavailable, match="machine gpu-07 is out of reach"):
-        tail_text(attempt.worker, 10)
-
-
-def test_a_machine_that_is_too_slow_is_a_timeout(attempt, machines: LogMachines) -> None:
-    machines.slow.add(attempt.machine.uid)
-    with pytest.raises(TaskLogTimeout):
-        tail_text(attempt.worker, 10)
-
-
-def test_a_worker_that_waits_is_not_placed(db: None, machines: LogMachines) -> None:
-    workspace = builders.workspace()
-    run = builders.submit(builders.access(workspace), builders.cluster(workspace), "llama")
-    with pytest.raises(TaskNotPlaced, match="llama-0 is not on a machine yet: Run created"):
-        tail_text(builders.workers(run)[0], 10)
 
 
 def test_what_is_known_of_a_worker_names_its_attempts_and_machines(attempt) -> None:
