@@ -1,29 +1,75 @@
 """The console's JSON API, as the command line speaks it."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any
-
-import httpx
+from urllib.parse import quote, urlencode
 
 from astraconsole.cli import config as saved
+from astraconsole.cli.http import Answer, Session
 from astraconsole.cli.problems import NotConfigured, Problem, Refused, Unreachable
 
-TIMEOUT_SECONDS = 30.0
 NO_CLUSTER = "the workspace has no cluster yet: add a machine in the console"
+PAGE_ITEMS = 500
+AWAY = range(502, 505)  # what a proxy answers in the console's place
+
+
+def path(*parts: str) -> str:
+    """Names as parts of an address, whatever characters they have."""
+    return "/".join(quote(part, safe="", errors="surrogatepass") for part in parts)
+
+
+class Api:
+    """The API's root, for what is no workspace's. Without a token nobody asks.
+
+    Raises Refused with the API's code and message, Unreachable when nobody answers, NotConfigured where no console is.
+    """
+
+    def __init__(self, url: str, token: str = "") -> None:
+        if not token.isascii() or not token.isprintable():
+            raise NotConfigured("the API token has characters that no token has: see ASTRA_TOKEN, or `astra login`")
+        self.session = Session(url)
+        self._headers = {"Accept": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+
+    def call(self, method: str, path: str, params: Mapping[str, Any] = {}, json: Any = None) -> Any:
+        """`path` below `/api/v1/`. The answer's document; None where it has none."""
+        query = f"?{urlencode({name: _parameter(value) for name, value in params.items()})}" if params else ""
+        body = None if json is None else _encoded(json)
+        headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
+        answer = self.session.request(method, f"/api/v1/{path}{query}", body, headers)
+        if 200 <= answer.status < 300:
+            return self._document(answer) if answer.body else None
+        raise self._refusal(answer)
+
+    def _document(self, answer: Answer) -> Any:
+        try:
+            return json.loads(answer.body)
+        except (ValueError, RecursionError):
+            raise self._no_console(answer) from None
+
+    def _refusal(self, answer: Answer) -> Problem:
+        try:
+            body = json.loads(answer.body)
+            return Refused(str(body["code"]), str(body["message"]), body.get("detail", []))
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return self._no_console(answer)
+
+    def _no_console(self, answer: Answer) -> Problem:
+        base = self.session.base
+        if answer.status in AWAY:
+            return Unreachable(f"no answer from {base}: its proxy answers {answer.status}")
+        if 300 <= answer.status < 400:
+            return NotConfigured(f"{base} is not the console's address: it leads to {answer.headers.get('Location')}")
+        return NotConfigured(f"{base} is not an Astra console: it answered {answer.status} with no JSON of its API")
 
 
 class Client:
-    """Paths given to the methods are those below a cluster's `api/`; `workspace` asks above it.
+    """Paths given to the methods are those below a cluster's `api/`; `workspace` asks above it. Raises as Api."""
 
-    Raises Refused with the API's code and message, Unreachable when nobody answers.
-    """
-
-    def __init__(self, config: saved.Config, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, config: saved.Config) -> None:
         saved.require(config, "url", "token", "organisation", "workspace")
         self.config = config
-        headers = {"Authorization": f"Bearer {config.token}"}
-        base = f"{config.url.rstrip('/')}/api/v1/orgs/{config.organisation}/workspaces/{config.workspace}/"
-        self.http = httpx.Client(base_url=base, headers=headers, timeout=TIMEOUT_SECONDS, transport=transport)
+        self.api = Api(config.url, config.token)
         self._cluster = config.cluster
 
     @property
@@ -37,19 +83,19 @@ class Client:
         return self._cluster
 
     def get(self, path: str, **parameters: Any) -> Any:
-        return self.workspace("GET", f"clusters/{self.cluster}/api/{path}", params=parameters)
+        return self.workspace("GET", self._below_cluster(path), params=parameters)
 
-    def post(self, path: str, body: Any) -> Any:
-        return self.workspace("POST", f"clusters/{self.cluster}/api/{path}", json=body)
+    def post(self, path: str, body: Any, **parameters: Any) -> Any:
+        return self.workspace("POST", self._below_cluster(path), params=parameters, json=body)
 
     def delete(self, path: str) -> None:
-        self.workspace("DELETE", f"clusters/{self.cluster}/api/{path}")
+        self.workspace("DELETE", self._below_cluster(path))
 
     def every(self, path: str, **parameters: Any) -> Iterator[Any]:
         """All items of a list of the workspace, page by page."""
         after: dict[str, str] = {}
         while True:
-            page = self.workspace("GET", path, params={"limit": 500, **parameters, **after})
+            page = self.workspace("GET", path, params={"limit": PAGE_ITEMS, **parameters, **after})
             yield from page["items"]
             if page["next"] is None:
                 return
@@ -57,16 +103,15 @@ class Client:
 
     def page_of(self, run: str) -> str:
         where = self.config
-        return f"{where.url.rstrip('/')}/o/{where.organisation}/w/{where.workspace}/jobs/{self.cluster}/{run}"
+        place = path("o", where.organisation, "w", where.workspace, "jobs", self.cluster, run)
+        return f"{where.url.rstrip('/')}/{place}"
 
-    def workspace(self, method: str, path: str, **options: Any) -> Any:
-        try:
-            answer = self.http.request(method, path, **options)
-        except httpx.TransportError as error:
-            raise Unreachable(f"no answer from {self.config.url}: {error}") from error
-        if answer.is_success:
-            return answer.json() if answer.content else None
-        raise _refusal(answer)
+    def workspace(self, method: str, below: str, params: Mapping[str, Any] = {}, json: Any = None) -> Any:
+        place = path("orgs", self.config.organisation, "workspaces", self.config.workspace)
+        return self.api.call(method, f"{place}/{below}", params, json)
+
+    def _below_cluster(self, below: str) -> str:
+        return f"{path('clusters', self.cluster, 'api')}/{below}"
 
 
 def connect() -> Client:
@@ -74,9 +119,9 @@ def connect() -> Client:
     return Client(saved.load())
 
 
-def _refusal(answer: httpx.Response) -> Problem:
-    try:
-        body = answer.json()
-        return Refused(body["code"], body["message"], body.get("detail", []))
-    except (ValueError, KeyError, TypeError):
-        return NotConfigured(f"{answer.request.url} is not an Astra console: it answered {answer.status_code}")
+def _parameter(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _encoded(body: Any) -> bytes:
+    return json.dumps(body).encode()

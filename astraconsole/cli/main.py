@@ -1,13 +1,17 @@
 """`astra`: the command line. A command's module is imported when it is called: a start stays quick."""
 
+import os
 import sys
+import traceback
 from collections.abc import Mapping
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Any
 
 import click
 
-from astraconsole.cli.problems import Problem
+from astraconsole.cli.output import harmless
+from astraconsole.cli.problems import Exit, Problem
 
 # command → module under astraconsole.cli.commands, whose `command` it is: the one table of late imports
 ASTRAEUS = {
@@ -50,12 +54,48 @@ astra.add_command(astraeus)
 
 
 def main() -> None:
-    """Exit codes: 0 done; 1 not possible; 2 wrong usage or configuration; 3 refused by the console; 4 not reached."""
+    """Run the command line; whatever goes wrong is one message on stderr and one of the exit codes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a locale without — must not cost the whole output
     try:
-        astra(prog_name="astra")
+        code = _run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains of it once more
+        code = Exit.PIPE_CLOSED
+    sys.exit(code)
+
+
+def _run() -> int:
+    try:
+        code = astra.main(prog_name="astra", standalone_mode=False)
+        return code if isinstance(code, int) else Exit.DONE
+    except click.exceptions.NoArgsIsHelpError as error:
+        return _say(error.format_message(), Exit.USAGE, prefix="")
+    except click.UsageError as error:
+        hint = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+        return _say(error.format_message() + hint, Exit.USAGE)
+    except click.ClickException as error:
+        return _say(error.format_message(), error.exit_code)
     except Problem as problem:
-        print(f"astra: {problem}", file=sys.stderr)  # noqa: T201
-        sys.exit(problem.exit_code)
+        return _say(str(problem), problem.exit_code)
+    except click.Abort:
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        return _say(f"{error.strerror or error}", Exit.FAILED)
+    except Exception as error:  # a defect, or a console that answers what no console does
+        if os.environ.get("ASTRA_DEBUG"):
+            traceback.print_exc()
+        return _say(f"unexpected: {type(error).__name__}: {error} (ASTRA_DEBUG=1 shows where)", Exit.DEFECT)
+
+
+def _say(message: str, code: int, prefix: str = "astra: ") -> int:
+    lines = "\n".join(harmless(line) for line in message.split("\n"))
+    click.echo(prefix + lines, err=True)
+    return code
 
 
 if __name__ == "__main__":

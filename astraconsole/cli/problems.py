@@ -1,18 +1,35 @@
 """What can go wrong on the command line: one message for stderr, one exit code."""
 
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """Every exit code of `astra`; docs/cli.md tells them."""
+
+    DONE = 0
+    FAILED = 1  # a run or worker that was waited for failed; or astra cannot do this here
+    USAGE = 2  # wrong usage or configuration; nothing was asked of the console
+    REFUSED = 3
+    UNREACHABLE = 4
+    CANCELLED = 5  # a run or worker that was waited for was stopped
+    GONE = 6  # it was deleted meanwhile
+    DEFECT = 70
+    INTERRUPTED = 130  # by Ctrl-C
+    PIPE_CLOSED = 141  # nobody reads its output any more
+
 
 class Problem(Exception):
-    exit_code = 1
+    exit_code = Exit.FAILED
 
 
 class NotConfigured(Problem):
-    exit_code = 2
+    exit_code = Exit.USAGE
 
 
 class Refused(Problem):
     """The console said no. `code` is the API's, `detail` its broken rules."""
 
-    exit_code = 3
+    exit_code = Exit.REFUSED
 
     def __init__(self, code: str, message: str, detail: list[dict[str, str]]) -> None:
         lines = [f"{code}: {message}", *(f"  {item['field']}: {item['rule']}" for item in detail)]
@@ -21,4 +38,4 @@ class Refused(Problem):
 
 
 class Unreachable(Problem):
-    exit_code = 4
+    exit_code = Exit.UNREACHABLE

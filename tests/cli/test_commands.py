@@ -1,51 +1,29 @@
-"""The command line against a stand-in transport: what it sends, prints and exits with."""
+"""The command line against a stand-in console: what it sends, prints and exits with."""
 
-import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from click.testing import CliRunner, Result
 
-from astraconsole.cli import client as client_module
 from astraconsole.cli import config
 from astraconsole.cli.client import Client
 from astraconsole.cli.commands.run import default_name
 from astraconsole.cli.main import astra
 from astraconsole.cli.problems import Problem, Refused, Unreachable
+from tests.cli.stand_in import StandIn, standing_in
 
-SETTINGS = config.Config("http://console", "secret", "acme", "vision", "gpu-east")
-
-
-class Console:
-    """Answers by path; remembers what was asked."""
-
-    def __init__(self) -> None:
-        self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
-        self.asked: list[httpx.Request] = []
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(request)
-        path = request.url.path.removeprefix("/api/v1/orgs/acme/workspaces/vision/")
-        status, body = self.answers.get((request.method, path), (404, {"code": "NOT_FOUND", "message": "no"}))
-        return httpx.Response(status, json=body) if body is not None else httpx.Response(status)
+SAVED = config.Config("http://console", "secret", "acme", "vision", "gpu-east")
 
 
 @pytest.fixture
-def console(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Console:
-    for name in config.ENVIRONMENT.values():
-        monkeypatch.delenv(name, raising=False)
+def console(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StandIn]:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    config.save(SETTINGS)
-    answering = Console()
-    made = httpx.Client
-
-    def with_transport(**options: Any) -> httpx.Client:
-        return made(**{**options, "transport": options["transport"] or httpx.MockTransport(answering)})
-
-    monkeypatch.setattr(client_module.httpx, "Client", with_transport)
-    return answering
+    with standing_in() as stand_in:
+        for name, value in stand_in.environment().items():
+            monkeypatch.setenv(name, value)
+        yield stand_in
 
 
 def astraeus(*arguments: str) -> Result:
@@ -60,7 +38,7 @@ def run_document(name: str, state: str, reason: str) -> dict[str, Any]:
     }
 
 
-def test_runs_prints_the_documented_table(console: Console) -> None:
+def test_runs_prints_the_documented_table(console: StandIn) -> None:
     item = run_document("resnet50", "Running", "1 of 1 workers running")
     console.answers["GET", "jobs"] = (200, {"items": [item], "next": None})
     lines = astraeus("runs").output.splitlines()
@@ -68,14 +46,14 @@ def test_runs_prints_the_documented_table(console: Console) -> None:
     assert lines[1] == "resnet50                      gpu-east      Running     1 of 1 workers running"
 
 
-def test_runs_follows_every_page(console: Console) -> None:
+def test_runs_follows_every_page(console: StandIn) -> None:
     item = run_document("one", "Running", "")
-    pages = iter([{"items": [item], "next": "x"}, {"items": [item], "next": None}])
-    client = Client(SETTINGS, httpx.MockTransport(lambda request: httpx.Response(200, json=next(pages))))
-    assert len(list(client.every("jobs"))) == 2
+    console.answers["GET", "jobs"] = [(200, {"items": [item], "next": "x"}), (200, {"items": [item], "next": None})]
+    assert len(list(Client(config.load()).every("jobs"))) == 2
+    assert [asked.parameters.get("after") for asked in console.asked] == [None, "x"]
 
 
-def test_run_sends_the_documented_specification(console: Console) -> None:
+def test_run_sends_the_documented_specification(console: StandIn) -> None:
     console.answers["POST", "clusters/gpu-east/api/jobs"] = (201, run_document("resnet50", "Pending", "Run created"))
     options = (
         "--name",
@@ -92,8 +70,8 @@ def test_run_sends_the_documented_specification(console: Console) -> None:
         "12h",
     )
     result = astraeus("run", *options, "-e", "A=b=c", "--", "python", "train.py", "--epochs", "90")
-    assert result.output == "resnet50 submitted to gpu-east: http://console/o/acme/w/vision/jobs/gpu-east/resnet50\n"
-    assert json.loads(console.asked[0].content) == {
+    assert result.output == f"resnet50 submitted to gpu-east: {console.url}/o/acme/w/vision/jobs/gpu-east/resnet50\n"
+    assert console.asked[0].body == {
         "metadata": {"name": "resnet50"},
         "spec": {
             "task_template": {
@@ -112,7 +90,7 @@ def test_run_sends_the_documented_specification(console: Console) -> None:
     }
 
 
-def test_a_run_that_cannot_start_says_so_at_once(console: Console) -> None:
+def test_a_run_that_cannot_start_says_so_at_once(console: StandIn) -> None:
     reason = "No machine fits: no machine has 9 GPUs; the most is 8"
     console.answers["POST", "clusters/gpu-east/api/jobs"] = (201, run_document("wide", "Pending", reason))
     assert reason in astraeus("run", "--image", "x", "--gpus", "9", "--", "true").stderr
@@ -121,12 +99,12 @@ def test_a_run_that_cannot_start_says_so_at_once(console: Console) -> None:
 @pytest.mark.parametrize(
     ("option", "value"), [("--mem", "lots"), ("--time", "2-x"), ("--cpus", "-1"), ("-e", "novalue")]
 )
-def test_a_bad_value_is_a_usage_error_and_nothing_is_sent(console: Console, option: str, value: str) -> None:
+def test_a_bad_value_is_a_usage_error_and_nothing_is_sent(console: StandIn, option: str, value: str) -> None:
     assert astraeus("run", "--image", "x", option, value, "--", "true").exit_code == 2
     assert console.asked == []
 
 
-def test_a_refusal_shows_code_message_and_every_broken_rule(console: Console) -> None:
+def test_a_refusal_shows_code_message_and_every_broken_rule(console: StandIn) -> None:
     detail = [{"field": "spec.machines", "rule": "must be at least 1"}]
     body = {"code": "VALIDATION_ERROR", "message": "1 rule is broken", "detail": detail}
     console.answers["DELETE", "clusters/gpu-east/api/jobs/x"] = (400, body)
@@ -136,21 +114,20 @@ def test_a_refusal_shows_code_message_and_every_broken_rule(console: Console) ->
     assert problem.exit_code == 3
 
 
-def test_a_workspace_without_a_cluster_is_told_what_to_do() -> None:
-    answer = httpx.MockTransport(lambda request: httpx.Response(200, json={"items": [], "next": None}))
+def test_a_workspace_without_a_cluster_is_told_what_to_do(console: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ASTRA_CLUSTER")
+    console.answers["GET", "clusters"] = (200, {"items": [], "next": None})
     with pytest.raises(Problem, match="the workspace has no cluster yet: add a machine in the console"):
-        Client(config.Config("http://c", "t", "o", "w"), answer).get("jobs")
+        Client(config.load()).get("jobs")
 
 
-def test_a_console_that_does_not_answer_is_its_own_exit_code() -> None:
-    def refuse(request: httpx.Request) -> httpx.Response:
-        raise httpx.ConnectError("refused")
-
-    with pytest.raises(Unreachable):
-        Client(SETTINGS, httpx.MockTransport(refuse)).get("jobs")
+def test_a_console_that_does_not_answer_is_its_own_exit_code(console: StandIn) -> None:
+    console.hang_up = 1
+    with pytest.raises(Unreachable, match="no answer from http://127"):
+        Client(config.load()).get("jobs")
 
 
-def test_why_tells_what_each_machine_has_against_a_run(console: Console) -> None:
+def test_why_tells_what_each_machine_has_against_a_run(console: StandIn) -> None:
     document = run_document("wide", "Pending", "Queued behind 2 runs")
     refusing = {"count": 2, "reason": "8 GPUs wanted, at most 4 free", "machines": ["gpu-01", "gpu-02"]}
     document["status"]["pending"] = {"ahead": 2, "machines": [refusing]}
@@ -160,13 +137,13 @@ def test_why_tells_what_each_machine_has_against_a_run(console: Console) -> None
     assert lines[3].split() == ["2", "8", "GPUs", "wanted,", "at", "most", "4", "free", "gpu-01,", "gpu-02"]
 
 
-def test_logs_of_a_run_are_its_first_workers(console: Console) -> None:
+def test_logs_of_a_run_are_its_first_workers(console: StandIn) -> None:
     console.answers["GET", "clusters/gpu-east/api/jobs/llama"] = (200, {"task_names": ["llama-0", "llama-1"]})
     console.answers["GET", "clusters/gpu-east/api/tasks/llama-0/logs"] = (200, {"task_name": "llama-0", "logs": "hi\n"})
     assert astraeus("logs", "llama").output == "hi\n"
 
 
-def test_a_name_that_is_no_run_is_a_worker(console: Console) -> None:
+def test_a_name_that_is_no_run_is_a_worker(console: StandIn) -> None:
     console.answers["GET", "clusters/gpu-east/api/tasks/llama-1/logs"] = (200, {"task_name": "llama-1", "logs": "ho\n"})
     assert astraeus("logs", "llama-1").output == "ho\n"
 
@@ -180,7 +157,11 @@ def test_a_run_without_a_name_is_named_after_its_command(argv: tuple[str, ...], 
     assert 10_000 <= int(number) <= 99_999
 
 
-def test_the_saved_configuration_is_private_and_the_environment_wins(console: Console) -> None:
-    path = config.config_path()
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert config.load({"XDG_CONFIG_HOME": str(path.parent.parent), "ASTRA_CLUSTER": "west"}).cluster == "west"
+def test_the_saved_configuration_is_private_and_the_environment_wins(tmp_path: Path) -> None:
+    home = {"XDG_CONFIG_HOME": str(tmp_path)}
+    config.save(SAVED, home)
+    assert config.config_path(home).stat().st_mode & 0o777 == 0o600
+    assert config.load(home) == SAVED
+    assert config.load({**home, "ASTRA_CLUSTER": "west"}).cluster == "west"
+    assert config.load({**home, "ASTRA_WORKSPACE": "nlp"}).cluster == ""
+    assert config.load({**home, "ASTRA_URL": "http://elsewhere"}).token == ""
