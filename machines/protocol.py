@@ -64,11 +64,21 @@ class EndReason(StrEnum):
     STOPPED = "Stopped"  # because the console no longer wanted it
     OOM_KILLED = "OOMKilled"
     TIME_LIMIT = "TimeLimit"
+    PROBE_FAILED = "ProbeFailed"  # it was stopped for it; message says which probe and why
     IMAGE_PULL = "ErrImagePull"  # message: the engine's own words
     IMAGE_MISSING = "ImageMissing"  # pull policy None and no such image
     START_FAILED = "StartFailed"  # message: why the engine or the kernel would not start it
     MACHINE_REBOOTED = "MachineRebooted"
     REFUSED = "Refused"  # this machine's runtime cannot run such an order; message says what
+
+
+class PullFailure(StrEnum):
+    """Why an image could not be pulled, as far as its engine's words tell."""
+
+    NOT_FOUND = "NotFound"
+    DENIED = "Denied"  # no login, or one that the registry refuses
+    UNREACHABLE = "Unreachable"
+    DISK_FULL = "DiskFull"
 
 
 class Gpu(msgspec.Struct, frozen=True):
@@ -101,6 +111,40 @@ class Inventory(msgspec.Struct, frozen=True):
 # ---- console → agent -------------------------------------------------------------------------------------------------
 
 
+class ExecCheck(msgspec.Struct, frozen=True, tag="exec"):
+    """Succeeds when the command, run where the worker runs and as its user, ends with 0."""
+
+    command: list[str]
+
+
+class HttpCheck(msgspec.Struct, frozen=True, tag="http", omit_defaults=True):
+    """Succeeds when a GET on the worker's own network answers 200 to 399. Redirects are not followed, and an https
+    server's certificate is not checked: it is the worker's own."""
+
+    port: int
+    path: str = "/"
+    scheme: str = "http"  # or https
+
+
+class Probe(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A question asked of a worker again and again. Delays count from Running."""
+
+    check: ExecCheck | HttpCheck
+    initial_delay_seconds: float = 0
+    period_seconds: float = 10
+    timeout_seconds: float = 1
+    failure_threshold: int = 3
+    success_threshold: int = 1
+
+
+class Probes(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`startup` holds off the other two until it has succeeded once."""
+
+    startup: Probe | None = None
+    readiness: Probe | None = None
+    liveness: Probe | None = None
+
+
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     """One attempt to run: all the machine needs. argv and environment travel as they are, never as a shell string."""
 
@@ -125,6 +169,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     time_limit_seconds: float | None = None
     stop_grace_seconds: float = 30
     barrier: bool = False  # report Ready before starting, and wait while the set lists it as `waiting`
+    probes: Probes | None = None
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
@@ -225,7 +270,9 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     log_tail: str = ""  # of an end that is no success, cut on a character edge
     image_digest: str = ""
     pull_progress: str = ""  # "61 %"
-    process_oom_kills: int = 0  # children killed for memory while the main process lived
+    process_oom_kills: Sequence = 0  # children killed for memory while the main process lived
+    pull_failure: PullFailure | None = None  # with ErrImagePull
+    not_ready: str = ""  # why it is Running and does not count as ready: its readiness probe's words
 
 
 class Reports(msgspec.Struct, frozen=True, tag="reports"):
@@ -236,9 +283,9 @@ class LogChunk(msgspec.Struct, frozen=True, tag="log_chunk"):
     """`data` begins at `start` (later than asked where the oldest bytes were dropped: the difference is a gap).
     `ended`: nothing will follow `next`. `archived`: its container no longer exists."""
 
-    start: int
+    start: Amount
     data: bytes
-    next: int
+    next: Amount
     ended: bool
     archived: bool = False
 

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from runs.state_machine import End, EndCause
+from runs.outcomes import End, EndCause
 
 
 class Blame(StrEnum):
@@ -25,6 +25,7 @@ BLAME: dict[EndCause, Blame] = {
     EndCause.STOPPED: Blame.MACHINE,
     EndCause.OOM_KILLED: Blame.NOBODY,  # its own limit
     EndCause.TIME_LIMIT: Blame.NOBODY,
+    EndCause.PROBE_FAILED: Blame.NOBODY,  # the program does not answer
     EndCause.IMAGE_PULL: Blame.NOBODY,
     EndCause.IMAGE_MISSING: Blame.NOBODY,
     EndCause.START_FAILED: Blame.MACHINE,

@@ -52,6 +52,40 @@ ADVICE: tuple[tuple[str, Advice], ...] = (
         ),
     ),
     (
+        "Liveness probe failed",
+        Advice(
+            "It stopped answering its liveness probe",
+            "Its log says what it was doing. If it was only busy, raise the probe's timeout or failure threshold.",
+        ),
+    ),
+    (
+        "Startup probe failed",
+        Advice(
+            "It did not get ready in time",
+            "Its log says how far it came. If it needs longer, raise the startup probe's failure threshold or period.",
+        ),
+    ),
+    ("A probe failed", Advice("A probe failed", "Its log says what it was doing.")),
+    (
+        "ErrImagePull: the registry has no such image",
+        Advice("The image does not exist", "Check the image's name and tag."),
+    ),
+    (
+        "ErrImagePull: the registry denies access",
+        Advice(
+            "The registry denies access to the image",
+            "A private registry needs a registry credential; some registries also deny what does not exist.",
+        ),
+    ),
+    (
+        "ErrImagePull: the registry cannot be reached",
+        Advice("The registry could not be reached", "It is the machine's network or the registry, not the run."),
+    ),
+    (
+        "ErrImagePull: the machine's disk is full",
+        Advice("The machine has no room for the image", "It is the machine, not the run: its disk is full."),
+    ),
+    (
         "ErrImagePull",
         Advice(
             "The image could not be pulled",

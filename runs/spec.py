@@ -30,6 +30,8 @@ from runs.spec_fields import (
     PerGpuMemoryBytes,
     Port,
     Priority,
+    ProbePath,
+    RetryExitCode,
     Seconds,
     Text,
     Threshold,
@@ -128,8 +130,11 @@ class ExecProbe(Part):
 
 
 class HttpProbe(Part):
+    """A GET that is to answer 200 to 399."""
+
     port: Port
-    path: Annotated[Text, Field(pattern=r"^/", max_length=2000)] = "/"
+    scheme: Literal["http", "https"] = "http"
+    path: ProbePath = "/"
 
 
 class Probe(Part):
@@ -165,6 +170,7 @@ class TaskTemplateFields(Part):
     model_refs: Annotated[tuple[ModelRef, ...], Field(max_length=100)] = ()
     time_limit_seconds: TimeLimit | None = None
     restart_policy: RestartPolicy = "OnFailure"
+    retry_exit_codes: Annotated[tuple[RetryExitCode, ...], Field(max_length=255)] = ()
     probes: Probes | None = None
 
 

@@ -21,6 +21,7 @@ PRIORITY_MAX = 1_000_000
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
 _IMAGE = re.compile(r"[A-Za-z0-9][^\s\x00-\x1f\x7f]*")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?", re.ASCII)
+_URL_PATH = re.compile(r"/[!\"$-~]*", re.ASCII)
 _LABEL_KEY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_./-]*[A-Za-z0-9])?", re.ASCII)
 
 
@@ -44,6 +45,12 @@ def _image(value: str) -> str:
 def _absolute_path(value: str) -> str:
     if not value.startswith("/") or ".." in value.split("/"):
         raise broken("must be an absolute path without ..")
+    return value
+
+
+def _probe_path(value: str) -> str:
+    if _URL_PATH.fullmatch(value) is None:
+        raise broken("must be the path of a URL: it begins with /, and holds no spaces and no #")
     return value
 
 
@@ -122,4 +129,6 @@ TimeLimit = Annotated[Whole, Field(ge=TIME_LIMIT_MIN, le=TIME_LIMIT_MAX)]
 Priority = Annotated[Whole, Field(ge=-PRIORITY_MAX, le=PRIORITY_MAX)]
 Seconds = Annotated[Whole, Field(ge=1, le=86400)]
 Threshold = Annotated[Whole, Field(ge=1, le=1000)]
+RetryExitCode = Annotated[Whole, Field(ge=1, le=255)]
+ProbePath = Annotated[Text, Field(max_length=2000), AfterValidator(_probe_path)]
 Port = Annotated[Whole, Field(ge=1, le=65535)]

@@ -33,7 +33,6 @@ class NotYet(NamedTuple):
 # Known to this API, without behaviour so far. Building one of these deletes its row. What stands under the template is
 # refused in the overrides of worker groups as well.
 NOT_YET: tuple[NotYet, ...] = (
-    NotYet("spec.lifetime", "Service", "services do not work yet: use Batch"),
     NotYet("spec.code", None, "sending code with a run does not work yet: put it into the image"),
     NotYet("spec.engine", None, "serving a model beside a run does not work yet"),
     NotYet(f"{TEMPLATE}.registry_secret_ref", None, "registry credentials do not work yet"),
@@ -174,7 +173,9 @@ def broken_rules(body: object, console: bool, findings: Findings) -> None:
     for path, template in _templates(body):
         _resource_form(f"{path}.requested_resources", template.get("requested_resources"), findings)
         _template_size(path, template, _object(given(body, TEMPLATE)), findings)
-        _probe_forms(path, template, findings)
+        _probe_rules(path, template, findings)
+        _secret_forms(path, template, findings)
+        _restart_rules(path, template, body, findings)
     for row in NOT_YET:
         for path, value in _values_at(body, row.path):
             if value == row.value if row.value is not None else value not in (None, [], {}, ""):
@@ -251,14 +252,32 @@ def _template_size(path: str, template: dict[str, Any], base: dict[str, Any], fi
         findings.breaks(path, f"has arguments and environment of more than {ARGV_MAX} bytes together")
 
 
-def _probe_forms(path: str, template: dict[str, Any], findings: Findings) -> None:
+def _probe_rules(path: str, template: dict[str, Any], findings: Findings) -> None:
     for kind in ("startup", "readiness", "liveness"):
         probe = given(template, f"probes.{kind}")
-        if isinstance(probe, dict) and (probe.get("exec") is None) == (probe.get("http") is None):
+        if not isinstance(probe, dict):
+            continue
+        if (probe.get("exec") is None) == (probe.get("http") is None):
             findings.breaks(f"{path}.probes.{kind}", "must have exactly one of exec and http")
+        if kind != "readiness" and probe.get("success_threshold") not in (None, 1):
+            findings.breaks(
+                f"{path}.probes.{kind}.success_threshold", f"must be 1: one success is all of a {kind} probe"
+            )
+
+
+def _secret_forms(path: str, template: dict[str, Any], findings: Findings) -> None:
     for index, secret in enumerate(_list(template.get("secret_refs"))):
         if isinstance(secret, dict) and not secret.get("env_vars") and secret.get("mount_path") is None:
             findings.breaks(f"{path}.secret_refs[{index}]", "needs env_vars or mount_path")
+
+
+def _restart_rules(path: str, template: dict[str, Any], body: object, findings: Findings) -> None:
+    if not template.get("retry_exit_codes") or given(body, "spec.lifetime") == "Service":
+        return
+    if template.get("restart_policy", given(body, f"{TEMPLATE}.restart_policy")) == "Never":
+        findings.breaks(f"{path}.retry_exit_codes", "contradicts restart_policy Never: nothing is restarted")
+    if given(body, "spec.on_failure") == "FailJob":
+        findings.breaks(f"{path}.retry_exit_codes", "contradicts spec.on_failure FailJob: nothing is restarted")
 
 
 def unsafe_names(body: object, findings: Findings) -> None:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runs.outcomes import End, EndCause
 from runs.quick_failures import BLAME, Blame, QuickFailure, blame, strikes
-from runs.state_machine import End, EndCause
 
 CODES = [
     (0, Blame.NOBODY),

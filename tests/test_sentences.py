@@ -2,14 +2,16 @@
 
 import pytest
 
+from runs.outcomes import End, EndCause, Policy, end_sentence
 from runs.sentences import advice, run_sentence, worker_sentence
-from runs.state_machine import End, EndCause, Policy, RunState, WorkerState, end_sentence
+from runs.state_machine import RunState, WorkerState
 
 
 @pytest.mark.parametrize("cause", EndCause)
 @pytest.mark.parametrize("exit_code", [None, 1, 126, 127, 137])
 def test_every_end_that_is_a_failure_has_advice(cause: EndCause, exit_code: int | None) -> None:
-    assert advice(end_sentence(End(cause, exit_code, "manifest unknown"), Policy(image="busybox"))) is not None
+    message = "Liveness probe failed: HTTP 500" if cause is EndCause.PROBE_FAILED else "manifest unknown"
+    assert advice(end_sentence(End(cause, exit_code, message), Policy(image="busybox"))) is not None
 
 
 @pytest.mark.parametrize(
@@ -18,7 +20,13 @@ def test_every_end_that_is_a_failure_has_advice(cause: EndCause, exit_code: int 
         ("OOMKilled: the container exceeded its memory limit", "It ran out of memory"),
         ("Exited with code 1", "The program ended with an error"),
         ("Exited with code 127", "The command is not in the image"),
-        ("ErrImagePull: denied", "The image could not be pulled"),
+        ("ErrImagePull: invalid reference format", "The image could not be pulled"),
+        ("ErrImagePull: the registry has no such image: manifest unknown", "The image does not exist"),
+        ("ErrImagePull: the registry denies access: unauthorized", "The registry denies access to the image"),
+        ("ErrImagePull: the registry cannot be reached: timeout", "The registry could not be reached"),
+        ("ErrImagePull: the machine's disk is full: no space", "The machine has no room for the image"),
+        ("Liveness probe failed: HTTP 500", "It stopped answering its liveness probe"),
+        ("Startup probe failed: HTTP 500", "It did not get ready in time"),
         ("Exceeded its time limit of 12h", "It reached its time limit"),
         ("Machine lost: its lease expired", "Its machine was lost"),
         ("Retry budget exhausted after 10/10 restarts", "It failed too often in a row"),

@@ -212,7 +212,6 @@ def test_workers_come_from_one_field_only() -> None:
 
 
 NOT_YET_VALUES: dict[str, Any] = {
-    "spec.lifetime": "Service",
     "spec.code": base64.b64encode(b"\x1f\x8b packed").decode(),
     "spec.engine": {"model": "llama"},
     "spec.task_template.registry_secret_ref": {"external_secret_name": "registry-login"},
@@ -281,6 +280,34 @@ def test_shapes_are_checked_where_behaviour_is_missing(path: str, value: Any, fi
     assert field in [
         entry["field"] for entry in refusal(body((path, value))).detail if "not work yet" not in entry["rule"]
     ]
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "rule"),
+    [
+        ({"codes": [0]}, "spec.task_template.retry_exit_codes[0]", "must be at least 1"),
+        ({"codes": [256]}, "spec.task_template.retry_exit_codes[0]", "must be at most 255"),
+        ({"codes": [75], "policy": "Never"}, "spec.task_template.retry_exit_codes", "contradicts restart_policy Never"),
+        (
+            {"codes": [75], "on_failure": "FailJob"},
+            "spec.task_template.retry_exit_codes",
+            "contradicts spec.on_failure",
+        ),
+    ],
+)
+def test_exit_codes_that_cost_nothing_have_rules(more: dict[str, Any], field: str, rule: str) -> None:
+    changes = [("spec.task_template.retry_exit_codes", more["codes"])]
+    changes += [("spec.task_template.restart_policy", more["policy"])] if "policy" in more else []
+    changes += [("spec.on_failure", more["on_failure"])] if "on_failure" in more else []
+    (found,) = refusal(body(*changes)).detail
+    assert found["field"] == field
+    assert rule in found["rule"]
+
+
+def test_a_service_may_list_exit_codes_whatever_its_restart_policy_says() -> None:
+    listed = ("spec.task_template.retry_exit_codes", [75, 85])
+    asked = parse_run(body(listed, ("spec.lifetime", "Service"), ("spec.task_template.restart_policy", "Never"))).spec
+    assert (asked.effective_lifetime, asked.task_template.retry_exit_codes) == ("Service", (75, 85))
 
 
 def test_the_console_insists_on_lower_case() -> None:

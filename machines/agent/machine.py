@@ -232,7 +232,9 @@ class Machine:
             ready = partial(self._wait_for_others, order.attempt) if order.barrier else at_once
             await self.runtime.start(order, folder, ready)
         except CannotStart as error:
-            self._on_event(Failed(order.attempt, clock.now(), error.reason, error.message, error.exit_code))
+            self._on_event(
+                Failed(order.attempt, clock.now(), error.reason, error.message, error.exit_code, error.pull_failure)
+            )
         except Exception as error:
             log.exception("%s: attempt %s cannot be started", self.name, order.attempt)
             self._on_event(Failed(order.attempt, clock.now(), EndReason.START_FAILED, str(error) or repr(error)))

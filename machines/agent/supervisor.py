@@ -12,7 +12,18 @@ from typing import TypeAlias
 import msgspec
 
 from machines.agent.runtimes.base import Exited, Failed, MemoryKills, Progress, RuntimeEvent
-from machines.protocol import Acknowledge, Assignments, EndReason, Order, Phase, PhaseAge, Report, Reports, Welcome
+from machines.protocol import (
+    Acknowledge,
+    Assignments,
+    EndReason,
+    Order,
+    Phase,
+    PhaseAge,
+    PullFailure,
+    Report,
+    Reports,
+    Welcome,
+)
 
 SEQ_AFTER_RESTART = 1 << 16  # reports sent but not written down may have counted on: start above them
 SEQ_OF_UNKNOWN = (1 << 31) - 2  # of an attempt of which nothing is left: above whatever was reported of it
@@ -41,6 +52,7 @@ class Attempt(msgspec.Struct):
     log_tail: str = ""
     image_digest: str = ""
     pull_progress: str = ""
+    pull_failure: PullFailure | None = None
     process_oom_kills: int = 0
     stop_cause: StopCause | None = None
     stop_at: float = 0
@@ -67,6 +79,7 @@ class Attempt(msgspec.Struct):
             log_tail=self.log_tail,
             image_digest=self.image_digest,
             pull_progress=self.pull_progress,
+            pull_failure=self.pull_failure,
             process_oom_kills=self.process_oom_kills,
         )
 
@@ -342,7 +355,9 @@ class Supervisor:
     def _end(self, attempt: Attempt, event: Exited | Failed, log_tail: str, now: float) -> list[Effect]:
         attempt.end_reason = end_reason(attempt, event)
         attempt.exit_code = event.exit_code
-        attempt.message = event.message[:MESSAGE_CHARACTERS] if isinstance(event, Failed) else ""
+        if isinstance(event, Failed):
+            attempt.message = event.message[:MESSAGE_CHARACTERS]
+            attempt.pull_failure = event.pull_failure
         attempt.log_tail = log_tail
         attempt.pull_progress = ""
         attempt.phases.append((Phase.ENDED, event.at))

@@ -7,22 +7,12 @@ from typing import Any
 from django.conf import settings
 
 from machines.protocol import LOG_TAIL_BYTES, LOG_TAIL_LINES
+from runs.outcomes import End, Policy, end_sentence, outcome
 from runs.services import rows
 from runs.services.moves import Batch
 from runs.services.rows import AttemptRow, RunRow, WholeRestart, WorkerRow
 from runs.spec import RunSpec, template_of
-from runs.state_machine import (
-    PLACED,
-    WAITING,
-    End,
-    EndCause,
-    FirstFailure,
-    Policy,
-    WorkerState,
-    end_sentence,
-    outcome,
-    worker_failed,
-)
+from runs.state_machine import PLACED, WAITING, FirstFailure, WorkerState, worker_failed
 
 
 def policy_of(spec: RunSpec, group: str, run: RunRow) -> Policy:
@@ -32,6 +22,7 @@ def policy_of(spec: RunSpec, group: str, run: RunRow) -> Policy:
         restart_policy=template.restart_policy,
         on_failure=spec.effective_on_failure,
         lifetime=spec.effective_lifetime,
+        retry_exit_codes=frozenset(template.retry_exit_codes),
         time_limit_seconds=template.time_limit_seconds,
         budget=settings.RESTART_BUDGET,
         backoff_seconds=settings.RESTART_BACKOFF_SECONDS,
@@ -50,8 +41,7 @@ def end_worker(
     happened, at = at, max(at, worker.changed_at)
     if worker.stop_requested_at is not None:
         end = replace(end, stop_reason=worker.stop_reason, after_stop=worker.after_stop)
-    together = policy.on_failure == "RestartJob"
-    result = outcome(end, policy, run.failures_in_row if together else worker.failures_in_row)
+    result = outcome(end, policy, run.failures_in_row if policy.together else worker.failures_in_row)
     worker.exit_code = end.exit_code
     if end.stop_reason is not None:
         _become(batch, worker, result.state, result.reason, actor, at)
@@ -128,8 +118,7 @@ def _look_for_an_earlier_cause(
     """Machines report in any order: what failed by itself before the failure that stopped it is the cause, and the
     other one its consequence. What fails later keeps an earlier record of its own."""
     restart = batch.run_of(worker).restarting
-    by_itself = end.cause is not EndCause.STOPPED and end.exit_code != 0
-    if restart is None or restart.failed_at is None or not by_itself or at >= restart.failed_at:
+    if restart is None or restart.failed_at is None or not end.by_itself or at >= restart.failed_at:
         return
     cause = end_sentence(end, policy)
     worker.last_failure = failure_snapshot(cause, end.exit_code, log_tail, at)

@@ -7,11 +7,12 @@ its room until its machine says that it is gone, and it is stopped as soon as th
 from collections.abc import Iterable
 from datetime import datetime
 
+from runs.outcomes import End, EndCause
 from runs.services import rows
 from runs.services.ends import end_stopped, end_worker, restart_whole
 from runs.services.moves import Batch, locked
 from runs.services.rows import AttemptRow, WholeRestart, WorkerRow
-from runs.state_machine import PLACED, End, EndCause, WorkerState
+from runs.state_machine import PLACED, WorkerState
 
 
 def machines_lost(machine_ids: Iterable[int], now: datetime) -> None:

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from uuid import UUID
 
-from machines.protocol import Order
+from machines.protocol import ExecCheck, HttpCheck, Order, Probe, Probes
 from runs.services.rows import RunRow, WorkerRow
+from runs.spec import Probe as AskedProbe
+from runs.spec import Probes as AskedProbes
 from runs.spec import RunSpec, template_of
 
 MASTER_PORTS = range(20000, 30000)  # one for each run, so that runs on one machine's network do not meet
@@ -45,7 +47,26 @@ def build_order(
         time_limit_seconds=template.time_limit_seconds,
         stop_grace_seconds=stop_grace_seconds,
         barrier=run.gang and sum(run.counts.values()) > 1,
+        probes=_probes(template.probes),
     )
+
+
+def _probes(asked: AskedProbes | None) -> Probes | None:
+    if asked is None:
+        return None
+    return Probes(startup=_probe(asked.startup), readiness=_probe(asked.readiness), liveness=_probe(asked.liveness))
+
+
+def _probe(asked: AskedProbe | None) -> Probe | None:
+    if asked is None:
+        return None
+    if asked.exec is not None:
+        check: ExecCheck | HttpCheck = ExecCheck(list(asked.exec.command))
+    else:
+        assert asked.http is not None  # one of the two: a rule of the specification
+        check = HttpCheck(asked.http.port, asked.http.path, asked.http.scheme)
+    timing = asked.model_dump(exclude={"exec", "http"})
+    return Probe(check=check, **timing)
 
 
 def injected_environment(

@@ -17,13 +17,14 @@ from django.db import transaction
 
 from machines.inbox import Acknowledgement, Entry
 from machines.protocol import EndReason, Phase, Report
+from runs.outcomes import End, EndCause
 from runs.quick_failures import blame
 from runs.services import blaming, gangs, rows
 from runs.services.ends import end_worker
 from runs.services.moves import Batch, locked
 from runs.services.rows import AttemptRow, WorkerRow
 from runs.spec import RunSpec, template_of
-from runs.state_machine import CONTAINER_RUNNING, ENDED, PLACED, End, EndCause, WorkerState
+from runs.state_machine import CONTAINER_RUNNING, ENDED, PLACED, WorkerState
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +206,9 @@ def _end_of(attempt: AttemptRow, item: Received) -> tuple[datetime, End] | None:
         ran = (at - attempt.running_at).total_seconds() if attempt.running_at else 0
         if age.phase is Phase.ENDED:
             cause = EndCause((report.end_reason or EndReason.EXITED).value)
-            return at, End(cause, report.exit_code, report.message[:2000], max(ran, 0))
+            return at, End(
+                cause, report.exit_code, report.message[:2000], max(ran, 0), pull_failure=report.pull_failure
+            )
     if any(age.phase is Phase.FORGOTTEN for age in report.phases):
         return item.at, End(EndCause.UNKNOWN_TO_MACHINE)
     return None

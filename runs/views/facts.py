@@ -78,7 +78,7 @@ def _common_limit(spec: RunSpec) -> int | None:
 
 def _when_it_fails(spec: RunSpec) -> str:
     never = all(template.restart_policy == "Never" for template in spec.templates)
-    never = never and spec.effective_on_failure == "RestartTask"
+    never = never and spec.effective_on_failure == "RestartTask" and spec.effective_lifetime != "Service"
     return "no restart" if never else FAILS[spec.effective_on_failure]
 
 
@@ -92,15 +92,16 @@ def _how_ended(counts: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Retry:
-    """The rules of restarts. `budget`: failures in a row. `longest_wait`, `reset`: seconds."""
+    """The rules of restarts. `budget`: failures in a row; None: a service's. `longest_wait`, `reset`: seconds."""
 
-    budget: int
+    budget: int | None
     longest_wait: float
     reset: float
 
 
-def retry() -> Retry:
-    return Retry(settings.RESTART_BUDGET, settings.RESTART_BACKOFF_MAX_SECONDS, settings.RESTART_RESET_SECONDS)
+def retry(spec: RunSpec) -> Retry:
+    budget = None if spec.effective_lifetime == "Service" else settings.RESTART_BUDGET
+    return Retry(budget, settings.RESTART_BACKOFF_MAX_SECONDS, settings.RESTART_RESET_SECONDS)
 
 
 def advice_for(worker: "Worker | None") -> Advice | None:

@@ -53,7 +53,7 @@ def _head(run: "Run") -> dict[str, Any]:
         "failed": failed,
         **_waiting(run),
         "advice": facts.advice_for(failed),
-        "retry": facts.retry(),
+        "retry": facts.retry(spec),
         "looping": looping,
         "more_loops": loops - 1,
     }

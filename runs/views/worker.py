@@ -47,10 +47,11 @@ def _head(worker: "Worker") -> dict[str, Any]:
         "environment": sorted(template.env.items()),
         "sentence": _sentence(worker),
         "advice": facts.advice_for(worker),
-        "retry": facts.retry(),
+        "retry": facts.retry(spec),
         "attempts": [(attempt, facts.ran_for(attempt, now)) for attempt in reversed(attempts)],
         "newest": newest,
         "on_failure": spec.effective_on_failure,
+        "lifetime": spec.effective_lifetime,
         "ended": worker.state in ENDED,
     }
 

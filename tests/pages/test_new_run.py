@@ -139,7 +139,7 @@ def test_a_run_is_started_from_json(place: Place) -> None:
         ("[]", "object"),
         (json.dumps({**builders.body(), "x": 1}), "fields this API does not know: x"),
         (json.dumps(builders.body("Upper")), "lower case"),
-        (json.dumps(builders.body(lifetime="Service")), "do not work yet"),
+        (json.dumps(builders.body(lifetime="Forever")), "must be one of"),
     ],
 )
 def test_bad_json_is_refused_with_its_reason_and_stays(place: Place, body: str, told: str) -> None:

@@ -87,6 +87,17 @@ def test_a_worker_that_restarts_in_a_loop_is_shown_with_its_next_try(place: Plac
     assert "Connection refused" in panel
 
 
+def test_a_service_in_a_loop_has_no_last_try(place: Place) -> None:
+    run = place.submit("web", lifetime="Service", template={"retry_exit_codes": [75, 85]})
+    attempt = builders.run_on(run.workers.get(), place.machine, timezone.now())
+    builders.report_end(attempt, 1, at=timezone.now())
+    panel = text_of(place.get("/jobs/gpu-east/web").split('aria-label="Restarting in a loop"')[1])
+    assert "1 try failed in a row; the next begins" in panel
+    assert "A service is started again until it is stopped." in panel
+    started = text_of(place.get("/workers/gpu-east/web-0?tab=started"))
+    assert "Service: whenever it ends, then RestartTask; exit codes 75, 85 at no cost" in started
+
+
 def test_history_is_oldest_first_for_a_run_and_newest_first_for_a_worker(place: Place) -> None:
     failed(place)
     run_states = re.findall(

@@ -5,7 +5,7 @@ import pytest
 from machines.models import Assignment
 from machines.protocol import EndReason, Phase
 from runs.models import Transition
-from runs.services import lost, reports, restarting
+from runs.services import lost, reports, restarting, stopping
 from runs.services.deleting import delete_run
 from tests import builders as make
 from tests.builders import T0, after
@@ -136,6 +136,30 @@ def test_ten_restarts_in_a_row_use_up_the_budget(running, on) -> None:
     assert worker.last_failure["reason"] == "Exited with code 7"
     assert worker.run.reason == f"Worker {worker.name} failed on gpu-08: Retry budget exhausted after 10/10 restarts"
     assert worker.restarts == 10
+    make.check_invariants()
+
+
+def test_a_listed_exit_code_restarts_without_using_up_the_budget(running, on) -> None:
+    worker, attempt = running(template={"retry_exit_codes": [75]})
+    for number in range(12):
+        make.report_end(attempt, exit_code=75, at=after(1000 * number + 5))
+        worker.refresh_from_db()
+        assert (worker.state, worker.failures_in_row, worker.restarts) == ("Restarting", 0, number + 1)
+        restarting.start_due(after(1000 * number + 15))
+        attempt = make.run_on(worker, on, after(1000 * number + 20))
+    make.check_invariants()
+
+
+def test_a_service_starts_again_after_every_end_until_it_is_stopped(running, on, editor) -> None:
+    worker, attempt = running(lifetime="Service", template={"restart_policy": "Never"})
+    for number, code in enumerate([0, 1, None, *[1] * 12]):
+        make.report_end(attempt, exit_code=code, at=after(1000 * number + 5))
+        assert state_of(worker)[0] == "Restarting"
+        restarting.start_due(after(1000 * number + 500))
+        attempt = make.run_on(worker, on, after(1000 * number + 501))
+    stopping.stop_worker(editor, worker, "", after(20_000))
+    make.report_end(attempt, exit_code=143, reason=EndReason.STOPPED, at=after(20_001))
+    assert state_of(worker)[0] == worker.run.state == "Cancelled"
     make.check_invariants()
 
 

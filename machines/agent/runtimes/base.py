@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from machines.protocol import EndReason, Order, Phase
+from machines.protocol import EndReason, Order, Phase, PullFailure
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Failed:
     reason: EndReason
     message: str = ""  # the engine's or the kernel's own words
     exit_code: int | None = None
+    pull_failure: PullFailure | None = None  # of an image that could not be pulled
 
 
 # Called when nothing is left to do but start the attempt; returns when it may start, raises CannotStart if it may not.
@@ -108,11 +109,18 @@ Listener: TypeAlias = Callable[[RuntimeEvent], None]  # to be called in the even
 class CannotStart(Exception):
     """Raised by `start` instead of emitting `Failed`; the agent emits it."""
 
-    def __init__(self, reason: EndReason, message: str, exit_code: int | None = None) -> None:
+    def __init__(
+        self,
+        reason: EndReason,
+        message: str,
+        exit_code: int | None = None,
+        pull_failure: PullFailure | None = None,
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         self.message = message
         self.exit_code = exit_code
+        self.pull_failure = pull_failure
 
 
 class RuntimeUnavailable(Exception):

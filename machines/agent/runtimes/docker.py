@@ -194,7 +194,8 @@ class DockerRuntime:
         try:
             await self._engine.pull(reference, tell)
         except aiodocker.DockerError as error:
-            raise CannotStart(EndReason.IMAGE_PULL, error.message) from error
+            kind = request.pull_failure(error.message)
+            raise CannotStart(EndReason.IMAGE_PULL, error.message, pull_failure=kind) from error
 
     async def _create(self, order: Order, reference: str) -> None:
         body = request.container_request(

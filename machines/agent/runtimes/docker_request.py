@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from machines.protocol import Gpu, Order
+from machines.protocol import Gpu, Order, PullFailure
 
 LABEL = "astra"  # labels are astra.machine, astra.attempt, …
 LOG_FILE_BYTES = 128 * 1024**2
@@ -41,6 +41,35 @@ def image_reference(image: str) -> str:
     tag = f":{found['tag']}" if found["tag"] else ""
     digest = f"@{found['digest']}" if found["digest"] else ""
     return f"{host}/{path}{tag or ('' if digest else ':latest')}{digest}"
+
+
+# What engines say, in the order it is looked for: a denial may also speak of what does not exist.
+_PULL_WORDS: tuple[tuple[PullFailure, tuple[str, ...]], ...] = (
+    (PullFailure.DISK_FULL, ("no space left on device", "disk quota exceeded")),
+    (
+        PullFailure.UNREACHABLE,
+        (
+            *("timeout", "timed out", "deadline exceeded", "connection refused", "connection reset", "no such host"),
+            *("unreachable", "no route to host", "temporary failure", "unexpected eof", "server misbehaving"),
+            *("too many requests", "toomanyrequests", "service unavailable", "bad gateway", "internal server error"),
+            *("tls handshake", "x509:", "http response to https client"),
+        ),
+    ),
+    (
+        PullFailure.DENIED,
+        ("unauthorized", "authentication required", "no basic auth credentials", "denied", "forbidden", "may require"),
+    ),
+    (
+        PullFailure.NOT_FOUND,
+        ("manifest unknown", "not found", "name unknown", "does not exist", "no such image", "no matching manifest"),
+    ),
+)
+
+
+def pull_failure(message: str) -> PullFailure | None:
+    """What an engine's words for a failed pull mean; None: none of the known ones."""
+    said = message.lower()
+    return next((kind for kind, words in _PULL_WORDS if any(word in said for word in words)), None)
 
 
 def command_code(message: str) -> int | None:
