@@ -19,6 +19,7 @@ from astraconsole import events
 from astraconsole.tokens import bearer
 from machines import connections, dispatch, inbox, protocol
 from machines.connections import Arrival, Beat, Known
+from machines.data_states import Told
 from machines.presence import REASONS, presence
 from machines.protocol import Close
 
@@ -128,6 +129,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
                 presence().beat(Beat(self.machine_id, self.connection_id, received_at, applied_revision, skew))
             case protocol.Reports(items):
                 await self._append(received_at, reports=items)  # what is not taken is repeated
+            case protocol.DataStates(items):
+                presence().tell(Told(self.machine_id, self.connection_id, received_at, items))
             case protocol.Reply():
                 await self._on_reply(message)
             case protocol.Hello():

@@ -137,6 +137,24 @@ class Assignment(models.Model):
     waits = models.BooleanField(default=False, db_default=False)  # at the order's barrier, which is closed
 
 
+class DataOnMachine(models.Model):
+    """How far a machine is with a credential, a drive or a model: as it said last. Written whole, per machine, by
+    `machines.data_states`; the row may outlive what it is about, so it is read from there."""
+
+    machine = models.ForeignKey(Machine, on_delete=models.CASCADE, related_name="data", db_index=False)
+    kind = models.CharField(max_length=10)  # machines.protocol.DataKind
+    uid = models.UUIDField()
+    state = models.CharField(max_length=20)
+    message = models.CharField(max_length=500, blank=True)
+    done_bytes = models.PositiveBigIntegerField(default=0)
+    total_bytes = models.PositiveBigIntegerField(default=0)
+    changed_at = models.DateTimeField()  # of the state
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["machine", "kind", "uid"], name="data_on_machine_unique")]
+        indexes = [models.Index(fields=["uid"], name="data_on_machine_uid")]
+
+
 class JoinToken(models.Model):
     """Lets one machine join a cluster, once. Only its SHA-256 is kept."""
 

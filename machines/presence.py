@@ -23,8 +23,9 @@ from django.conf import settings
 from django.utils import timezone
 
 from astraconsole import events
-from machines import connections, inbox, leases
+from machines import connections, data_states, inbox, leases
 from machines.connections import Beat
+from machines.data_states import Told
 from machines.protocol import Close
 from machines.services import record_alive
 
@@ -120,6 +121,7 @@ class Presence:
         self._process = f"daphne:{socket.gethostname()}:{os.getpid()}"
         self._connections: set[Connection] = set()
         self._beats: dict[int, Beat] = {}
+        self._told: dict[int, Told] = {}
         self._alive_at = 0.0
         self._woken: set[int] = set()
         self._waker: asyncio.Task[None] | None = None
@@ -135,6 +137,10 @@ class Presence:
 
     def beat(self, beat: Beat) -> None:
         self._beats[beat.machine_id] = beat
+
+    def tell(self, told: Told) -> None:
+        """What a machine holds; the newest counts."""
+        self._told[told.machine_id] = told
 
     async def _append(self, said: list[inbox.Said]) -> list[None]:
         """Into the inbox; then wake its drains, off the loop. What comes while a wake is on its way shares the next."""
@@ -154,7 +160,7 @@ class Presence:
         try:
             while True:
                 started = time.monotonic()
-                for step in (self._write_alive, self.flush, self.look_after):
+                for step in (self._write_alive, self.flush, self.write_data_states, self.look_after):
                     await _guarded(step)
                 await asyncio.sleep(max(0.0, FLUSH_SECONDS - (time.monotonic() - started)))
         finally:
@@ -190,6 +196,17 @@ class Presence:
                 await connection.end(code, REASONS[code])
             elif frame := found.assignments.get(connection.machine_id):
                 await connection.push(frame)
+
+    async def write_data_states(self) -> None:
+        """Of all machines that told theirs since the last time: it may be lost, so it waits its turn."""
+        told, self._told = self._told, {}
+        if not told:
+            return
+        try:
+            await self.thread.run(data_states.write, list(told.values()))
+        except db.Error:
+            self._told = told | self._told
+            raise
 
     async def look_after(self) -> None:
         """Close connections that say nothing; join groups again, which the channel layer may have lost."""

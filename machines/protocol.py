@@ -15,6 +15,7 @@ VERSION = 1
 MAX_BYTES_FROM_AGENT = 1024 * 1024  # of one frame; a larger one closes the connection: split reports over several
 MAX_BYTES_TO_AGENT = 64 * 1024 * 1024  # a full set of assignments is one frame
 LOG_CHUNK_BYTES = 256 * 1024  # of one answer to a log read, at most
+DATA_STATES_MAX = 1_000  # of one machine
 LOG_TAIL_LINES, LOG_TAIL_BYTES = 50, 16 * 1024  # of a report's log_tail, at most
 
 Uid: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]  # of an attempt: the fencing token
@@ -27,6 +28,7 @@ _NO_NUL = r"^[^\x00]*\Z"  # what a database column can hold
 Word20: TypeAlias = Annotated[str, msgspec.Meta(max_length=20, pattern=_NO_NUL)]
 Word64: TypeAlias = Annotated[str, msgspec.Meta(max_length=64, pattern=_NO_NUL)]
 Word200: TypeAlias = Annotated[str, msgspec.Meta(max_length=200, pattern=_NO_NUL)]
+Word500: TypeAlias = Annotated[str, msgspec.Meta(max_length=500, pattern=_NO_NUL)]
 
 
 class Close(IntEnum):
@@ -145,6 +147,14 @@ class Probes(msgspec.Struct, frozen=True, omit_defaults=True):
     liveness: Probe | None = None
 
 
+class SecretUse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A credential that an attempt needs, by its name in the run's workspace. Its value exists on the machine only."""
+
+    name: str
+    env: dict[str, str] = {}  # key of its value → environment variable
+    mount_path: str | None = None  # where its keys become files
+
+
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     """One attempt to run: all the machine needs. argv and environment travel as they are, never as a shell string."""
 
@@ -170,6 +180,9 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     stop_grace_seconds: float = 30
     barrier: bool = False  # report Ready before starting, and wait while the set lists it as `waiting`
     probes: Probes | None = None
+    workspace: int = 0  # whose names the following ones are
+    secrets: list[SecretUse] = []
+    registry_secret: SecretUse | None = None  # the login of its image's registry
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
@@ -189,6 +202,17 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     log_keep_bytes: int
 
 
+class CredentialSource(msgspec.Struct, frozen=True):
+    """Where a machine may fetch a credential's value: never the value."""
+
+    uid: str
+    workspace: int
+    place: str  # organisation/workspace
+    name: str
+    provider: str  # file | environment | command | vault
+    reference: str
+
+
 class Assignments(msgspec.Struct, frozen=True, tag="assignments"):
     """The full set. Start what is missing, stop what runs and is not listed, remove all traces of what is to be
     forgotten. A lower revision on the same connection is ignored."""
@@ -197,6 +221,7 @@ class Assignments(msgspec.Struct, frozen=True, tag="assignments"):
     orders: list[Order]
     forget: list[str] = []  # attempt uids
     waiting: list[str] = []  # attempt uids of orders whose barrier is closed
+    credentials: list[CredentialSource] = []  # of the workspaces that use this machine's cluster
 
 
 class Acknowledge(msgspec.Struct, frozen=True, tag="ack"):
@@ -273,10 +298,35 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     process_oom_kills: Sequence = 0  # children killed for memory while the main process lived
     pull_failure: PullFailure | None = None  # with ErrImagePull
     not_ready: str = ""  # why it is Running and does not count as ready: its readiness probe's words
+    waiting: Word500 = ""  # what its preparation waits for: a sentence
 
 
 class Reports(msgspec.Struct, frozen=True, tag="reports"):
     items: list[Report]
+
+
+class DataKind(StrEnum):
+    CREDENTIAL = "credential"
+    DRIVE = "drive"
+    MODEL = "model"
+
+
+class DataState(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far a machine is with something that its workers may need. `total_bytes` 0: not known, or of no meaning."""
+
+    kind: DataKind
+    uid: Uid  # of the console's row
+    state: Word20
+    message: Word500 = ""  # why it is not there; never a part of a credential's value
+    done_bytes: Amount = 0
+    total_bytes: Amount = 0
+
+
+class DataStates(msgspec.Struct, frozen=True, tag="data_states"):
+    """All that the machine holds or tries to get: after a hello, and when it changes, at most once a second. May get
+    lost: the next one is whole again."""
+
+    items: Annotated[list[DataState], msgspec.Meta(max_length=DATA_STATES_MAX)]
 
 
 class LogChunk(msgspec.Struct, frozen=True, tag="log_chunk"):
@@ -311,7 +361,7 @@ class Reply(msgspec.Struct, frozen=True, tag="reply"):
     answer: Answer
 
 
-FromAgent: TypeAlias = Hello | Heartbeat | Reports | Reply
+FromAgent: TypeAlias = Hello | Heartbeat | Reports | Reply | DataStates
 
 _encoder = msgspec.msgpack.Encoder()
 _to_agent = msgspec.msgpack.Decoder(ToAgent)

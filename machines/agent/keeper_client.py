@@ -213,6 +213,7 @@ class KeeperClient:
                 stdout=output,
                 stderr=output,
                 cwd="/",
+                env={},  # the agent's may hold credentials, and workers run as the keeper's user
                 start_new_session=True,
             )
 

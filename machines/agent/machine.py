@@ -16,7 +16,10 @@ from machines.agent import clock, output
 from machines.agent.address import reachable
 from machines.agent.barrier import Barrier
 from machines.agent.connection import Connection, MachineRemoved
+from machines.agent.data_board import DataBoard
 from machines.agent.journal import Journal, Kept
+from machines.agent.launch import Launch
+from machines.agent.preparing import Preparation
 from machines.agent.runtimes.base import (
     Adoptable,
     CannotStart,
@@ -89,7 +92,9 @@ class Machine:
         self.supervisor = Supervisor(journal.read_text("console"))
         self.connection = Connection(console, lambda: journal.read_text("token"), self)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._barriers: dict[str, Barrier] = {}  # of attempts that have not started
+        self.board = DataBoard(self.connection.send)
+        self._preparation = Preparation()
+        self._launches: dict[str, Launch] = {}  # of attempts that have not started
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushed_at = 0.0
         self._heartbeat: asyncio.Task[None] | None = None
@@ -112,6 +117,7 @@ class Machine:
             for task in (ticker, *self._tasks):
                 task.cancel()
             await asyncio.gather(ticker, *self._tasks, return_exceptions=True)
+            self.board.close()
             await self.runtime.close()
 
     async def _take_up(self) -> None:
@@ -175,6 +181,7 @@ class Machine:
         self._log_keep_bytes = message.log_keep_bytes
         log.info("%s: connected to %s", self.name, self.connection.url)
         self._heartbeat = self._spawn(self._send_heartbeats(message.heartbeat_seconds))
+        self.board.tell()
 
     async def _send_heartbeats(self, seconds: float) -> None:
         while True:
@@ -191,11 +198,11 @@ class Machine:
                 case Save(attempt):
                     self.journal.save(attempt)
                 case OpenBarrier(uid):
-                    if (barrier := self._barriers.get(uid)) is not None:
-                        barrier.open()
+                    if (launch := self._launches.get(uid)) is not None and launch.barrier is not None:
+                        launch.barrier.open()
                 case Stop(uid, grace_seconds):
-                    if (barrier := self._barriers.get(uid)) is not None:
-                        barrier.stop()
+                    if (launch := self._launches.get(uid)) is not None:
+                        launch.stop()
                     self._spawn(self.runtime.stop(uid, grace_seconds))
                 case Remove(uid):
                     self._spawn(self._remove(uid))
@@ -218,19 +225,20 @@ class Machine:
         self._begin(order)
 
     def _begin(self, order: Order) -> None:
-        if order.barrier:
-            self._barriers[order.attempt] = Barrier()
-        self._spawn(self._start(order))
+        launch = self._launches[order.attempt] = Launch(order.barrier)
+        self._spawn(self._start(order, launch))
 
-    async def _wait_for_others(self, uid: str) -> None:
+    async def _wait_for_others(self, uid: str, barrier: Barrier) -> None:
         self._on_event(Progress(uid, Phase.READY, clock.now()))
-        await self._barriers[uid].wait()
+        await barrier.wait()
 
-    async def _start(self, order: Order) -> None:
+    async def _start(self, order: Order, launch: Launch) -> None:
         folder = self.journal.attempt_folder(order.attempt)
         try:
-            ready = partial(self._wait_for_others, order.attempt) if order.barrier else at_once
-            await self.runtime.start(order, folder, ready)
+            waits = partial(self._on_waiting, order.attempt)
+            prepared = await launch.prepare(self._preparation.prepare(order, folder, waits))
+            ready = partial(self._wait_for_others, order.attempt, launch.barrier) if launch.barrier else at_once
+            await self.runtime.start(order, folder, prepared, ready)
         except CannotStart as error:
             self._on_event(
                 Failed(order.attempt, clock.now(), error.reason, error.message, error.exit_code, error.pull_failure)
@@ -240,7 +248,10 @@ class Machine:
             self._on_event(Failed(order.attempt, clock.now(), EndReason.START_FAILED, str(error) or repr(error)))
             await self.runtime.remove(order.attempt)
         finally:
-            self._barriers.pop(order.attempt, None)
+            del self._launches[order.attempt]
+
+    def _on_waiting(self, uid: str, sentence: str) -> None:
+        self._perform(self.supervisor.on_waiting(uid, sentence))
 
     async def _remove(self, uid: str) -> None:
         while True:

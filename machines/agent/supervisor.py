@@ -28,6 +28,7 @@ from machines.protocol import (
 SEQ_AFTER_RESTART = 1 << 16  # reports sent but not written down may have counted on: start above them
 SEQ_OF_UNKNOWN = (1 << 31) - 2  # of an attempt of which nothing is left: above whatever was reported of it
 MESSAGE_CHARACTERS = 4_000
+WAITING_CHARACTERS = 500
 REPORTS_PER_FRAME = 200
 TAIL_BYTES_PER_FRAME = 256 * 1024
 
@@ -54,6 +55,7 @@ class Attempt(msgspec.Struct):
     pull_progress: str = ""
     pull_failure: PullFailure | None = None
     process_oom_kills: int = 0
+    waiting: str = ""  # what its preparation waits for
     stop_cause: StopCause | None = None
     stop_at: float = 0
 
@@ -81,6 +83,7 @@ class Attempt(msgspec.Struct):
             pull_progress=self.pull_progress,
             pull_failure=self.pull_failure,
             process_oom_kills=self.process_oom_kills,
+            waiting=self.waiting,
         )
 
 
@@ -243,6 +246,15 @@ class Supervisor:
             case Exited() | Failed():
                 return self._end(attempt, event, log_tail, now)
 
+    def on_waiting(self, uid: str, sentence: str) -> list[Effect]:
+        """What its preparation waits for; empty: for nothing, which the next phase tells."""
+        attempt = self._live.get(uid)
+        if attempt is not None and attempt.waiting != sentence:
+            attempt.waiting = sentence[:WAITING_CHARACTERS]
+            if sentence:
+                self._changed(attempt)
+        return []
+
     def on_removed(self, uid: str, now: float) -> list[Effect]:
         self._removing.discard(uid)
         self._forget.discard(uid)
@@ -359,7 +371,7 @@ class Supervisor:
             attempt.message = event.message[:MESSAGE_CHARACTERS]
             attempt.pull_failure = event.pull_failure
         attempt.log_tail = log_tail
-        attempt.pull_progress = ""
+        attempt.pull_progress = attempt.waiting = ""
         attempt.phases.append((Phase.ENDED, event.at))
         del self._live[attempt.uid]
         self._opened.discard(attempt.uid)

@@ -229,6 +229,8 @@ def _show_progress(batch: Batch, worker: WorkerRow, report: Report, specs: Specs
         return
     if worker.state is WorkerState.PULLING and report.pull_progress:
         batch.reword(worker, f"{_phase_reason(worker.state, worker, specs)}: {report.pull_progress[:100]}")
+    elif worker.state in ORDER[:-1] and report.waiting:
+        batch.reword(worker, report.waiting)
     elif worker.state in (WorkerState.PREPARING, WorkerState.STARTING) and report.message:
         batch.reword(worker, report.message[:2000])
 

@@ -56,6 +56,16 @@ def test_one_report_of_a_whole_short_life_leaves_the_whole_history(editor, east,
     make.check_invariants()
 
 
+def test_what_a_preparation_waits_for_is_the_workers_reason_until_it_goes_on(editor, east, on) -> None:
+    worker = make.workers(make.submit(editor, east))[0]
+    attempt = make.place(worker, on)
+    make.report(attempt, (Phase.PREPARING, 1.0), waiting="waiting for external secret hf-token", at=after(2))
+    assert state_of(worker) == ("Preparing", "waiting for external secret hf-token")
+    make.report(attempt, (Phase.PREPARING, 9.0), (Phase.RUNNING, 0.5), at=after(10))
+    assert state_of(worker) == ("Running", "Container running")
+    assert "waiting" not in str(make.moves_of(worker))
+
+
 @pytest.mark.parametrize("ago", [-3600.0, 86400.0 * 365])
 def test_no_time_is_before_the_previous_transition_or_in_the_future(editor, east, on, ago) -> None:
     worker = make.workers(make.submit(editor, east))[0]

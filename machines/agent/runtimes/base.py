@@ -8,8 +8,8 @@ or `Failed`, and nothing after it. It emits that end when no process of the atte
 output is in `folder.output`.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeAlias
@@ -47,6 +47,40 @@ class Adoptable:
     folder: AttemptFolder
     running: bool  # it was reported Running
     clock_shift: float = 0  # to be added to times of an earlier boot, to have them on this boot's clock
+
+
+# ---- what was prepared for an attempt --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A folder or file of the machine, to be seen in the container at `target`."""
+
+    source: Path
+    target: str
+    read_only: bool
+
+
+@dataclass(frozen=True)
+class RegistryLogin:
+    """`server`: host and port, as images name them."""
+
+    server: str
+    username: str = field(repr=False)
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What an attempt needs of its machine beside its order. Holds secrets: for memory, and the engine, only."""
+
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)  # wins over the order's
+    mounts: Sequence[Mount] = ()
+    login: RegistryLogin | None = None
+    workspace: Path | None = None  # its code, unpacked: `/workspace` of a container, the working folder of a process
+
+
+NOTHING_PREPARED = Prepared()
 
 
 # ---- events ----------------------------------------------------------------------------------------------------------
@@ -144,7 +178,13 @@ class Runtime(Protocol):
         Return the uids of those of which nothing was ever created: the agent starts these again. `known` are all
         attempts the machine has not forgotten: what else carries this machine's id is left over and to be removed."""
 
-    async def start(self, order: Order, folder: AttemptFolder, ready: Ready = at_once) -> None:
+    async def start(
+        self,
+        order: Order,
+        folder: AttemptFolder,
+        prepared: Prepared = NOTHING_PREPARED,
+        ready: Ready = at_once,
+    ) -> None:
         """Pull, await `ready`, create, start; returns once it runs, having emitted Progress for each phase it went
         through. Each call is its own task of the agent. Raises CannotStart, and lets through what `ready` raises. Any
         other exception is reported as StartFailed, and the agent then calls `remove`."""

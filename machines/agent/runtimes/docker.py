@@ -18,6 +18,7 @@ from machines.agent import clock
 from machines.agent.processes import born
 from machines.agent.runtimes import docker_request as request
 from machines.agent.runtimes.base import (
+    NOTHING_PREPARED,
     Adoptable,
     AttemptFolder,
     CannotStart,
@@ -25,8 +26,10 @@ from machines.agent.runtimes.base import (
     Failed,
     Listener,
     MemoryKills,
+    Prepared,
     Progress,
     Ready,
+    RegistryLogin,
     RuntimeEvent,
     at_once,
 )
@@ -106,13 +109,15 @@ class DockerRuntime:
             self._in_background(self._clear_away(uid))
         return missing
 
-    async def start(self, order: Order, folder: AttemptFolder, ready: Ready = at_once) -> None:
+    async def start(
+        self, order: Order, folder: AttemptFolder, prepared: Prepared = NOTHING_PREPARED, ready: Ready = at_once
+    ) -> None:
         attempt = self._remember(order.attempt, folder)
         try:
-            image = await self._unless_stopped(attempt, self._provide_image(order))
+            image = await self._unless_stopped(attempt, self._provide_image(order, prepared.login))
             await ready()
             self._emit(Progress(attempt.uid, Phase.STARTING, clock.now(), image_digest=image.digest))
-            await self._create(order, image.reference)
+            await self._create(order, prepared, image.reference)
             if attempt.stop_asked.is_set():
                 await self._engine.delete(attempt.uid)
                 raise CannotStart(EndReason.STOPPED, "")
@@ -166,7 +171,7 @@ class DockerRuntime:
             stop.cancel()
             task.cancel()
 
-    async def _provide_image(self, order: Order) -> "_Image":
+    async def _provide_image(self, order: Order, login: RegistryLogin | None) -> "_Image":
         """Have the image on the machine, as the pull policy says."""
         try:
             reference = request.image_reference(order.image)
@@ -176,13 +181,13 @@ class DockerRuntime:
         if order.pull_policy != "Always":
             image = await self._engine.image(reference)
         if image is None:
-            await self._pull(order, reference)
+            await self._pull(order, reference, login)
             image = await self._engine.image(reference)
         if image is None:
             raise CannotStart(EndReason.IMAGE_PULL, f"{reference} was pulled, and is no longer there")
         return _Image(reference, request.image_digest(image, reference))
 
-    async def _pull(self, order: Order, reference: str) -> None:
+    async def _pull(self, order: Order, reference: str, login: RegistryLogin | None) -> None:
         if order.pull_policy == "None":
             message = f"Image {order.image} is not present and the pull policy is None"
             raise CannotStart(EndReason.IMAGE_MISSING, message)
@@ -192,14 +197,15 @@ class DockerRuntime:
 
         tell("")
         try:
-            await self._engine.pull(reference, tell)
+            await self._engine.pull(reference, tell, login)
         except aiodocker.DockerError as error:
             kind = request.pull_failure(error.message)
             raise CannotStart(EndReason.IMAGE_PULL, error.message, pull_failure=kind) from error
 
-    async def _create(self, order: Order, reference: str) -> None:
+    async def _create(self, order: Order, prepared: Prepared, reference: str) -> None:
         body = request.container_request(
             order,
+            prepared,
             machine_id=self._machine_id,
             image=reference,
             gpus=self._gpus,

@@ -15,7 +15,7 @@ import aiodocker
 import aiohttp
 
 from machines.agent.runtimes import docker_request as request
-from machines.agent.runtimes.base import RuntimeUnavailable
+from machines.agent.runtimes.base import RegistryLogin, RuntimeUnavailable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -99,13 +99,16 @@ class Engine:
                 return None
             raise
 
-    async def pull(self, reference: str, on_progress: Callable[[str], None]) -> None:
+    async def pull(
+        self, reference: str, on_progress: Callable[[str], None], login: RegistryLogin | None = None
+    ) -> None:
         """`on_progress` hears `61 %`."""
         progress = request.PullProgress()
+        auth = request.registry_auth(login) if login else None
 
         async def pull_once() -> None:
             finished = self._podman  # it has no closing words
-            async for item in self._docker.images.pull(reference, stream=True):
+            async for item in self._docker.images.pull(reference, auth=auth, stream=True):
                 finished = finished or str(item.get("status")).startswith("Status: ")
                 if news := progress.feed(item):
                     on_progress(news)

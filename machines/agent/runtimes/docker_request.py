@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from machines.agent.runtimes.base import Mount, Prepared, RegistryLogin
 from machines.protocol import Gpu, Order, PullFailure
 
 LABEL = "astra"  # labels are astra.machine, astra.attempt, …
@@ -13,6 +14,7 @@ CPU_PERIOD_MICROSECONDS = 100_000
 CPU_QUOTA_MIN_MICROSECONDS = 1_000  # the kernel's least
 CPU_SHARES_PER_CORE = 1024
 HOSTNAME_LENGTH = 63
+WORKSPACE = "/workspace"  # where a run's code is, in its containers
 
 _COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*(?::[0-9]+)?"
@@ -83,13 +85,22 @@ def container_name(attempt: str) -> str:
 
 
 def container_request(
-    order: Order, *, machine_id: str, image: str, gpus: Mapping[int, Gpu], network: str, log_driver: str
+    order: Order,
+    prepared: Prepared,
+    *,
+    machine_id: str,
+    image: str,
+    gpus: Mapping[int, Gpu],
+    network: str,
+    log_driver: str,
 ) -> dict[str, Any]:
     """The body of the engine's create call. argv and environment pass untouched, as lists."""
+    environment = {**order.env, **prepared.env}
+    working_dir = order.working_dir or (WORKSPACE if prepared.workspace else None)
     request: dict[str, Any] = {
         "Image": image,
         "Hostname": order.worker_name.replace("_", "-").lower()[:HOSTNAME_LENGTH].rstrip("-"),
-        "Env": [f"{name}={value}" for name, value in order.env.items()],
+        "Env": [f"{name}={value}" for name, value in environment.items()],
         "Labels": _labels(order, machine_id),
         "StopSignal": "SIGTERM",
         "HostConfig": {
@@ -98,17 +109,36 @@ def container_request(
             **_cpu(order),
             **_memory(order),
             **_gpu_devices(order, gpus),
+            **_mounts(prepared),
         },
     }
     if order.command is not None:
         request |= {"Entrypoint": [order.command], "Cmd": list(order.args)}
     elif order.args:
         request["Cmd"] = list(order.args)
-    if order.working_dir is not None:
-        request["WorkingDir"] = order.working_dir
+    if working_dir is not None:
+        request["WorkingDir"] = working_dir
     if order.user is not None:
         request["User"] = order.user
     return request
+
+
+def _mounts(prepared: Prepared) -> dict[str, Any]:
+    mounts = list(prepared.mounts)
+    if prepared.workspace is not None:
+        mounts.append(Mount(prepared.workspace, WORKSPACE, read_only=False))
+    if not mounts:
+        return {}
+    return {
+        "Mounts": [
+            {"Type": "bind", "Source": str(mount.source), "Target": mount.target, "ReadOnly": mount.read_only}
+            for mount in mounts
+        ]
+    }
+
+
+def registry_auth(login: RegistryLogin) -> dict[str, str]:
+    return {"username": login.username, "password": login.password, "serveraddress": login.server}
 
 
 def _labels(order: Order, machine_id: str) -> dict[str, str]:

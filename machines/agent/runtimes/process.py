@@ -16,6 +16,7 @@ from machines.agent.keeper_client import KeeperClient, KeeperUnavailable, Worker
 from machines.agent.keeper_link import Message
 from machines.agent.processes import born, marked_leaders, oom_kills, read_trace
 from machines.agent.runtimes.base import (
+    NOTHING_PREPARED,
     Adoptable,
     AttemptFolder,
     CannotStart,
@@ -23,6 +24,7 @@ from machines.agent.runtimes.base import (
     Failed,
     Listener,
     MemoryKills,
+    Prepared,
     Progress,
     Ready,
     RuntimeUnavailable,
@@ -89,8 +91,10 @@ class ProcessRuntime:
         self._take_over([attempt for attempt in lost if attempt in self._processes])
         return never
 
-    async def start(self, order: Order, folder: AttemptFolder, ready: Ready = at_once) -> None:
-        self._refuse(order)
+    async def start(
+        self, order: Order, folder: AttemptFolder, prepared: Prepared = NOTHING_PREPARED, ready: Ready = at_once
+    ) -> None:
+        self._refuse(order, prepared)
         await ready()
         self._make_files(folder)
         cgroups = self._take_cgroup(order)
@@ -98,8 +102,8 @@ class ProcessRuntime:
             "op": "spawn",
             "attempt": order.attempt,
             "argv": [order.command, *order.args] if order.command else order.args,
-            "env": environment(order, self.keeper.user, folder.work),
-            "cwd": str(folder.work),
+            "env": environment(order, self.keeper.user, folder.work) | dict(prepared.env),
+            "cwd": str(prepared.workspace or folder.work),
             "working_dir": order.working_dir,
             "output": str(folder.output),
             "exit": str(folder.exit),
@@ -127,9 +131,11 @@ class ProcessRuntime:
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
-    def _refuse(self, order: Order) -> None:
+    def _refuse(self, order: Order, prepared: Prepared) -> None:
         """Raises CannotStart for what this runtime cannot honour."""
         reason = refusal(order, self.keeper.user)
+        if prepared.mounts:
+            reason = "This machine runs host processes: it mounts nothing"
         if reason:
             raise CannotStart(EndReason.REFUSED, reason)
 

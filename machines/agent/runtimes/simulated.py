@@ -12,12 +12,14 @@ from dataclasses import asdict, dataclass
 
 from machines.agent.clock import now
 from machines.agent.runtimes.base import (
+    NOTHING_PREPARED,
     Adoptable,
     AttemptFolder,
     CannotStart,
     Exited,
     Failed,
     Listener,
+    Prepared,
     Progress,
     Ready,
     at_once,
@@ -65,7 +67,9 @@ class SimulatedRuntime:
                 never.append(item.order.attempt)
         return never
 
-    async def start(self, order: Order, folder: AttemptFolder, ready: Ready = at_once) -> None:
+    async def start(
+        self, order: Order, folder: AttemptFolder, prepared: Prepared = NOTHING_PREPARED, ready: Ready = at_once
+    ) -> None:
         try:
             pull_seconds = number(order.env, "ASTRA_SIMULATE_PULL_SECONDS", 0)
             plan_of(order)
