@@ -9,6 +9,7 @@ from ninja.openapi.schema import OpenAPISchema
 from ninja.security import HttpBearer
 
 from astraconsole.errors import Detail, ValidationError
+from astraconsole.tenancy.api import router as account
 from astraconsole.tenancy.models import User
 from astraconsole.tenancy.services import authenticate_token
 from machines.api import router as machines
@@ -56,5 +57,6 @@ def _refuse_parameters(request: HttpRequest, error: ParameterError) -> HttpRespo
     raise ValidationError(broken, detail)
 
 
+api.add_router("", account)
 api.add_router("", runs)
 api.add_router("", machines)

@@ -2,12 +2,13 @@
 
 AstraError 500
 ├── BadRequest 400          MalformedBody, ValidationError, UnknownField, NameNotDnsSafe, TaskLogUnavailable
-├── Unauthenticated 401     JoinTokenExpired
-├── Forbidden 403           PriorityNotAllowed
+├── Unauthenticated 401     JoinTokenExpired, LoginExpired
+├── Forbidden 403           PriorityNotAllowed, LoginDenied
 ├── NotFound 404
 ├── MethodNotAllowed 405
 ├── Conflict 409            JobAlreadyExists, JoinTokenUsed, MachineAlreadyExists, TaskNotPlaced, AlreadyEnded
 ├── TooLarge 413
+├── TooManyRequests 429
 ├── Unavailable 503
 └── TaskLogTimeout 504
 """
@@ -73,6 +74,10 @@ class JoinTokenExpired(Unauthenticated):
     code = "JOIN_TOKEN_EXPIRED"
 
 
+class LoginExpired(Unauthenticated):
+    code = "LOGIN_EXPIRED"
+
+
 class Forbidden(AstraError):
     code = "FORBIDDEN"
     status = 403
@@ -80,6 +85,10 @@ class Forbidden(AstraError):
 
 class PriorityNotAllowed(Forbidden):
     code = "PRIORITY_NOT_ALLOWED"
+
+
+class LoginDenied(Forbidden):
+    code = "LOGIN_DENIED"
 
 
 class NotFound(AstraError):
@@ -120,6 +129,17 @@ class AlreadyEnded(Conflict):
 class TooLarge(AstraError):
     code = "TOO_LARGE"
     status = 413
+
+
+class TooManyRequests(AstraError):
+    """`retry_after`: seconds until it may be tried again."""
+
+    code = "TOO_MANY_REQUESTS"
+    status = 429
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class Unavailable(AstraError):

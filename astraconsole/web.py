@@ -20,6 +20,7 @@ from astraconsole.errors import (
     Forbidden,
     MethodNotAllowed,
     NotFound,
+    TooManyRequests,
     Unauthenticated,
     Unavailable,
 )
@@ -35,6 +36,7 @@ TITLES = {
     405: "This address does not work that way",
     409: "Not in this state",
     413: "Too large",
+    429: "Too many tries",
     500: "Something went wrong here",
     503: "Not available right now",
     504: "No answer in time",
@@ -89,6 +91,13 @@ def is_partial(request: HttpRequest) -> bool:
     return bool(htmx) and not htmx.boosted and not htmx.history_restore_request
 
 
+def client_address(request: HttpRequest) -> str:
+    """Who asks: behind a proxy that is trusted, what it says of its client; else the other end of the connection."""
+    if settings.SECURE_PROXY_SSL_HEADER is not None and (forwarded := request.headers.get("X-Forwarded-For")):
+        return forwarded.rpartition(",")[2].strip()[:45]
+    return str(request.META.get("REMOTE_ADDR") or "")
+
+
 def error_response(request: HttpRequest, error: AstraError) -> HttpResponse:
     """JSON for programs and for the page's own scripts (which show `message`); for people a page, or to the sign-in."""
     for_programs = is_for_programs(request)
@@ -100,6 +109,8 @@ def error_response(request: HttpRequest, error: AstraError) -> HttpResponse:
     response = json_response(error.as_dict(), error.status)
     if error.status == HTTPStatus.UNAUTHORIZED:
         response["WWW-Authenticate"] = "Bearer"
+    if isinstance(error, TooManyRequests):
+        response["Retry-After"] = str(error.retry_after)
     return response
 
 

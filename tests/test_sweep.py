@@ -54,6 +54,7 @@ PAGES: dict[str, dict[str, Action]] = {
 # Pages of a person, whatever their workspaces.
 OWN: dict[str, set[str]] = {
     "": {"GET"},
+    "device": {"GET", "POST"},
     "account/tokens": {"GET", "POST"},
     "account/tokens/<int:token_id>/revoke": {"POST"},
 }
@@ -86,6 +87,10 @@ OPERATIONS: dict[tuple[str, str], Action] = {
     ("GET", f"{API_WS}/jobs"): READ,
     ("GET", f"{API_WS}/clusters"): READ,
 }
+
+# Operations of a person, whatever their workspaces; and those that anybody may call.
+OWN_OPERATIONS = {("GET", "/api/v1/whoami"), ("DELETE", "/api/v1/token")}
+PUBLIC_OPERATIONS = {("POST", "/api/v1/device/code"), ("POST", "/api/v1/device/token")}
 
 # Websockets of pages.
 SOCKETS = {
@@ -175,7 +180,7 @@ def test_every_http_route_has_a_row() -> None:
 def test_every_api_operation_has_a_row_and_every_alias_its_original() -> None:
     operations = api_operations()
     aliases = {key for key in operations if re.search(r"/runs\b", key[1])}
-    assert set(operations) - aliases == set(OPERATIONS)
+    assert set(operations) - aliases == set(OPERATIONS) | OWN_OPERATIONS | PUBLIC_OPERATIONS
     assert {(method, re.sub(r"/runs\b", "/jobs", path)) for method, path in aliases} == {
         key for key in operations if re.search(r"/jobs\b", key[1])
     }
@@ -305,10 +310,26 @@ def test_an_operation_of_the_api(world: World, method: str, path: str, needs: Ac
         assert_refused(answer, 403, "FORBIDDEN")
 
 
+@pytest.mark.parametrize(("method", "path"), sorted(OWN_OPERATIONS))
+def test_an_operation_of_a_person_needs_a_token_and_no_workspace(world: World, method: str, path: str) -> None:
+    assert_refused(send(Client(), method, path), 401, "UNAUTHENTICATED")
+    assert_refused(send(signed_in(world.stranger), method, path), 401, "UNAUTHENTICATED")
+    for user in (world.stranger, world.members[Role.VIEWER], world.staff):
+        assert send(Client(), method, path, **world.bearer(user)).status_code < 300
+
+
+@pytest.mark.parametrize(("method", "path"), sorted(PUBLIC_OPERATIONS))
+def test_a_public_operation_asks_for_no_token(world: World, method: str, path: str) -> None:
+    assert_refused(send(Client(), method, path, data="{}", content_type="application/json"), 400, "VALIDATION_ERROR")
+
+
+EVERY_OPERATION = {*OPERATIONS, *OWN_OPERATIONS, *PUBLIC_OPERATIONS}
+
+
 @pytest.mark.django_db
-@pytest.mark.parametrize("path", sorted({path for _, path in OPERATIONS}))
+@pytest.mark.parametrize("path", sorted({path for _, path in EVERY_OPERATION}))
 def test_an_address_of_the_api_takes_no_other_method(world: World, path: str) -> None:
-    taken = {method for method, other in OPERATIONS if other == path}
+    taken = {method for method, other in EVERY_OPERATION if other == path}
     for method in set(METHODS) - taken:
         answer = send(Client(), method, api_address(path), **world.bearer(Role.ADMIN))
         assert_refused(answer, 405, "METHOD_NOT_ALLOWED")

@@ -4,8 +4,10 @@ from django.contrib import admin
 from django.contrib.auth.admin import UserAdmin
 from django.http import HttpRequest
 
+from astraconsole.tenancy.forms import StaffSignInForm
 from astraconsole.tenancy.models import ApiToken, Membership, Organisation, User, Workspace
 
+admin.site.login_form = StaffSignInForm
 admin.site.register(User, UserAdmin)
 
 

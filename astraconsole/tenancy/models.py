@@ -52,3 +52,20 @@ class ApiToken(models.Model):
     created_at = models.DateTimeField()
     last_used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+
+
+class DeviceLogin(models.Model):
+    """Somebody's `astra login` under way: asked for by a program that has `device_code`, decided by a person who was
+    shown `user_code`. Of both only digests are kept, and the token is made when the program fetches it."""
+
+    device_digest = models.CharField(max_length=64, unique=True)
+    user_digest = models.CharField(max_length=64, unique=True)
+    host = models.CharField(max_length=100)  # as it says itself
+    program = models.CharField(max_length=100)
+    address = models.CharField(max_length=45)
+    created_at = models.DateTimeField()
+    expires_at = models.DateTimeField(db_index=True)
+    user = models.ForeignKey(User, null=True, on_delete=models.CASCADE, related_name="device_logins")  # who decided
+    approved_at = models.DateTimeField(null=True)
+    denied_at = models.DateTimeField(null=True)
+    used_at = models.DateTimeField(null=True)

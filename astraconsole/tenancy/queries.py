@@ -67,6 +67,12 @@ def workspaces_of(user: User) -> list[Workspace]:
     )
 
 
+def memberships_of(user: User) -> list[Membership]:
+    """With their workspaces and organisations, in the order of `workspaces_of`."""
+    memberships = user.memberships.select_related("workspace__organisation")
+    return list(memberships.order_by("workspace__organisation__slug", "workspace__slug"))
+
+
 def members_of(access: Access) -> QuerySet[Membership]:
     """The workspace's memberships with their people, by user name."""
     return access.workspace.memberships.select_related("user").order_by("user__username")

@@ -58,6 +58,14 @@ def authenticate_token(header: str | None) -> User:
     return User.from_db("default", USER_COLUMNS, row[2:])
 
 
+def presented_token(header: str | None) -> ApiToken:
+    """The row of a token that `authenticate_token` let in. Raises Unauthenticated: it may be revoked by now."""
+    token = ApiToken.objects.filter(digest=tokens.digest(tokens.bearer(header) or ""), revoked_at=None).first()
+    if token is None:
+        raise Unauthenticated("this API token is unknown or was revoked")
+    return token
+
+
 def _note_use(token_id: int, last_used_at: datetime | None, now: datetime) -> None:
     """To the minute: a busy token costs one write a minute."""
     before = now - LAST_USED_PRECISION

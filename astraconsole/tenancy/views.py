@@ -11,17 +11,30 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from astraconsole.errors import AstraError, Conflict, Unauthenticated, ValidationError
-from astraconsole.tenancy.forms import MemberForm, RoleForm, TokenForm
+from astraconsole.tenancy.forms import LimitedTries, MemberForm, RoleForm, TokenForm
 from astraconsole.tenancy.models import User
 from astraconsole.tenancy.permissions import ROLE_CHOICES, Action
 from astraconsole.tenancy.queries import Access, get_access, members_of, tokens_of, workspaces_of
 from astraconsole.tenancy.services import add_member, change_role, create_token, remove_member, revoke_token
 
-sign_in = LoginView.as_view(template_name="tenancy/sign_in.html", redirect_authenticated_user=True)
+
+class SignIn(LoginView):
+    template_name = "tenancy/sign_in.html"
+    form_class = LimitedTries
+    redirect_authenticated_user = True
+
+    def form_invalid(self, form: LimitedTries) -> HttpResponse:
+        response = super().form_invalid(form)
+        response.status_code = HTTPStatus.TOO_MANY_REQUESTS if form.too_many else HTTPStatus.OK
+        return response
+
+
+sign_in = SignIn.as_view()
 sign_out = LogoutView.as_view()
 
 
-def _signed_in(request: HttpRequest) -> User:
+def signed_in(request: HttpRequest) -> User:
+    """Raises Unauthenticated."""
     if not isinstance(request.user, User):
         raise Unauthenticated("sign in first")
     return request.user
@@ -30,7 +43,7 @@ def _signed_in(request: HttpRequest) -> User:
 @require_GET
 def home(request: HttpRequest) -> HttpResponse:
     """The first workspace's runs."""
-    workspaces = workspaces_of(_signed_in(request))
+    workspaces = workspaces_of(signed_in(request))
     if not workspaces:
         return render(request, "tenancy/no_workspace.html")
     first = workspaces[0]
@@ -41,7 +54,7 @@ def home(request: HttpRequest) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 def tokens(request: HttpRequest) -> HttpResponse:
     """The list; a POST makes a token and shows its secret on the page it answers with, the only time."""
-    user = _signed_in(request)
+    user = signed_in(request)
     form = TokenForm(request.POST or None)
     secret = None
     if request.method == "POST" and form.is_valid():
@@ -53,7 +66,7 @@ def tokens(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def revoke(request: HttpRequest, token_id: int) -> HttpResponse:
-    revoke_token(_signed_in(request), token_id, timezone.now())
+    revoke_token(signed_in(request), token_id, timezone.now())
     return redirect("tokens")
 
 

@@ -24,8 +24,8 @@ class Asked:
 
 @dataclass
 class StandIn:
-    """`answers`: (method, path) → (status, document; bytes are sent as HTML), or a list of them, one a request, the last for all
-    that follow. `hang_up`: how many connections to close without an answer first."""
+    """`answers`: (method, path) → (status, document; bytes are sent as HTML), or a list of them: one for each request,
+    the last for all that follow. `hang_up`: how many connections to close without an answer first."""
 
     url: str
     answers: dict[tuple[str, str], Any] = field(default_factory=dict)
