@@ -24,6 +24,8 @@ ExitCode: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 Amount: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Moment: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e11)]  # Unix seconds
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Ratio: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
+SeriesKey: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]  # machines.metrics.names.key_of
 _NO_NUL = r"^[^\x00]*\Z"  # what a database column can hold
 Word20: TypeAlias = Annotated[str, msgspec.Meta(max_length=20, pattern=_NO_NUL)]
 Word64: TypeAlias = Annotated[str, msgspec.Meta(max_length=64, pattern=_NO_NUL)]
@@ -200,6 +202,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="welcome"):
     heartbeat_seconds: float
     resend_seconds: float
     log_keep_bytes: int
+    sample_seconds: float = 10  # between two looks at what its workers use
 
 
 class CredentialSource(msgspec.Struct, frozen=True):
@@ -340,6 +343,35 @@ class LogChunk(msgspec.Struct, frozen=True, tag="log_chunk"):
     archived: bool = False
 
 
+class SampleRow(msgspec.Struct, frozen=True, array_like=True):
+    """One look at a worker. `values` in the order of its keys; null: not known just then."""
+
+    seconds_ago: Seconds
+    values: list[float | None]
+
+
+class AttemptSamples(msgspec.Struct, frozen=True, array_like=True):
+    attempt: Uid
+    keys: list[SeriesKey]
+    rows: list[SampleRow]  # oldest first
+
+
+class GpuUse(msgspec.Struct, frozen=True, array_like=True):
+    """A GPU of the machine just now, whoever holds it. Null: not known. `processes`: that compute on it."""
+
+    index: Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
+    utilization: Ratio | None = None
+    memory_bytes: Amount | None = None
+    processes: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
+
+
+class Samples(msgspec.Struct, frozen=True, tag="samples"):
+    """What its workers and GPUs use. Neither acknowledged nor repeated: a lost one is a gap."""
+
+    items: list[AttemptSamples] = []
+    gpus: list[GpuUse] = []
+
+
 class FailureCode(StrEnum):
     """Why a call has no answer."""
 
@@ -361,12 +393,13 @@ class Reply(msgspec.Struct, frozen=True, tag="reply"):
     answer: Answer
 
 
-FromAgent: TypeAlias = Hello | Heartbeat | Reports | Reply | DataStates
+FromAgent: TypeAlias = Hello | Heartbeat | Reports | Reply | Samples | DataStates
 
 _encoder = msgspec.msgpack.Encoder()
 _to_agent = msgspec.msgpack.Decoder(ToAgent)
 _from_agent = msgspec.msgpack.Decoder(FromAgent)
 _report = msgspec.msgpack.Decoder(Report)
+_samples = msgspec.msgpack.Decoder(Samples)
 _answer = msgspec.msgpack.Decoder(Answer)
 
 
@@ -404,6 +437,11 @@ def hello_version(frame: bytes) -> int | None:
 def decode_report(data: bytes) -> Report:
     """One report as the inbox holds it. Raises msgspec.DecodeError."""
     return _report.decode(data)
+
+
+def decode_samples(frame: bytes) -> Samples:
+    """A frame of samples as its lane holds it. Raises msgspec.DecodeError."""
+    return _samples.decode(frame)
 
 
 def decode_answer(data: bytes) -> Answer:

@@ -5,8 +5,6 @@ import re
 import socket
 from collections.abc import Mapping
 
-import pynvml
-
 from machines.protocol import Gpu, Inventory
 
 MEMORY = re.compile(r"(\d{1,15}(?:\.\d{1,6})?)\s*(?:([kmgt])i?b?)?", re.ASCII | re.IGNORECASE)
@@ -38,18 +36,6 @@ def simulated_gpus(text: str, machine_id: str) -> list[Gpu]:
     return gpus
 
 
-def real_gpus() -> list[Gpu]:
-    """As NVML sees them, in PCI bus order; none without a driver."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        return [_real_gpu(index) for index in range(pynvml.nvmlDeviceGetCount())]
-    finally:
-        pynvml.nvmlShutdown()
-
-
 def take(
     runtime: str,
     *,
@@ -69,9 +55,3 @@ def take(
         labels=dict(labels or {}),
         address=address,
     )
-
-
-def _real_gpu(index: int) -> Gpu:
-    handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-    memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-    return Gpu(index, pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle), int(memory.total))

@@ -17,6 +17,7 @@ from machines.agent.address import reachable
 from machines.agent.barrier import Barrier
 from machines.agent.connection import Connection, MachineRemoved
 from machines.agent.data_board import DataBoard
+from machines.agent.gpus import Gpus
 from machines.agent.journal import Journal, Kept
 from machines.agent.launch import Launch
 from machines.agent.preparing import Preparation
@@ -30,6 +31,7 @@ from machines.agent.runtimes.base import (
     RuntimeEvent,
     at_once,
 )
+from machines.agent.sampler import Sampler
 from machines.agent.supervisor import Accept, Attempt, Effect, Leave, OpenBarrier, Remove, Save, Stop, Supervisor
 from machines.protocol import (
     VERSION,
@@ -40,6 +42,7 @@ from machines.protocol import (
     EndReason,
     Failure,
     FailureCode,
+    Gpu,
     Heartbeat,
     Hello,
     Inventory,
@@ -83,6 +86,7 @@ class Machine:
         runtime: Runtime,
         inventory: Inventory,
         stop_grace_seconds: float,
+        gpus: Gpus,
     ) -> None:
         self.name = name
         self.journal = journal
@@ -91,6 +95,8 @@ class Machine:
         self.stop_grace_seconds = stop_grace_seconds
         self.supervisor = Supervisor(journal.read_text("console"))
         self.connection = Connection(console, lambda: journal.read_text("token"), self)
+        self._sampler = Sampler(runtime, gpus, self.supervisor, self.connection.send, self._on_gpus)
+        self._local_address = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self.board = DataBoard(self.connection.send)
         self._preparation = Preparation()
@@ -106,6 +112,7 @@ class Machine:
         """Returns when the machine was removed from its cluster and its workers are gone. Raises RuntimeUnavailable."""
         await self._take_up()
         ticker = asyncio.create_task(self._tick())
+        self._spawn(self._sampler.run())
         try:
             await self.connection.run()
         except MachineRemoved as removed:
@@ -130,6 +137,8 @@ class Machine:
         live = sorted((item for item in kept if not item.attempt.ended), key=lambda item: item.rebooted)
         for rebooted, items in groupby(live, key=lambda item: item.rebooted):
             adoptables = [self._adoptable(item) for item in items]
+            for item in adoptables:
+                self._sampler.hold(item.order)
             for uid in await self.runtime.adopt(adoptables, known, rebooted=rebooted):
                 self._begin(orders[uid])
         if not live:
@@ -143,6 +152,7 @@ class Machine:
     # ---- the connection ----------------------------------------------------------------------------------------------
 
     def hello(self, local_address: str) -> Hello:
+        self._local_address = local_address
         address = self.inventory.address or reachable(local_address)
         return Hello(
             version=VERSION,
@@ -179,9 +189,18 @@ class Machine:
         if first:
             self.journal.write_text("console", message.console)
         self._log_keep_bytes = message.log_keep_bytes
+        self._sampler.seconds = message.sample_seconds
         log.info("%s: connected to %s", self.name, self.connection.url)
+        if self._heartbeat is not None:
+            self._heartbeat.cancel()
         self._heartbeat = self._spawn(self._send_heartbeats(message.heartbeat_seconds))
         self.board.tell()
+
+    def _on_gpus(self, gpus: list[Gpu]) -> None:
+        """Their health, or their number, has changed: say hello again."""
+        self.inventory = msgspec.structs.replace(self.inventory, gpus=gpus)
+        if self.supervisor.welcome is not None:
+            self.connection.send(self.hello(self._local_address))
 
     async def _send_heartbeats(self, seconds: float) -> None:
         while True:
@@ -225,6 +244,7 @@ class Machine:
         self._begin(order)
 
     def _begin(self, order: Order) -> None:
+        self._sampler.hold(order)
         launch = self._launches[order.attempt] = Launch(order.barrier)
         self._spawn(self._start(order, launch))
 

@@ -17,6 +17,7 @@ from typing import Annotated
 import click
 import msgspec
 
+from machines.agent import gpus as machine_gpus
 from machines.agent import inventory
 from machines.agent.journal import Journal, StateDirectoryError
 from machines.agent.keeper_client import KeeperClient
@@ -102,7 +103,8 @@ class Agent:
             await asyncio.sleep(RETRY_SECONDS)
 
     def _machine(self, options: Options, journal: Journal) -> Machine:
-        gpus = inventory.simulated_gpus(options.simulate_gpus, journal.machine_id()) or inventory.real_gpus()
+        reader = machine_gpus.find(inventory.simulated_gpus(options.simulate_gpus, journal.machine_id()))
+        gpus = reader.inventory()
         runtime = self._runtime(_wanted_runtime(options, journal), options.name, gpus)
         if journal.read_text(RUNTIME_FILE) != runtime.name:
             journal.write_text(RUNTIME_FILE, runtime.name)
@@ -114,7 +116,7 @@ class Agent:
             labels=options.labels,
             address=options.address,
         )
-        return Machine(options.name, options.console, journal, runtime, declared, options.stop_grace_seconds)
+        return Machine(options.name, options.console, journal, runtime, declared, options.stop_grace_seconds, reader)
 
     def _runtime(self, wanted: str, name: str, gpus: Iterable[Gpu]) -> Runtime:
         engine = find_engine() if wanted in ("auto", "docker") else None

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from machines.agent.usage import Usage
 from machines.protocol import EndReason, Order, Phase, PullFailure
 
 
@@ -196,6 +197,9 @@ class Runtime(Protocol):
 
     async def remove(self, attempt: str) -> None:
         """Remove the container of an ended attempt; nothing there is no error."""
+
+    async def usage(self, attempts: Sequence[str]) -> Mapping[str, Usage]:
+        """What these running attempts use, by uid; one of which nothing is known is left out."""
 
     async def close(self) -> None:
         """The agent leaves; workers go on."""

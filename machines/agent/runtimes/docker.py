@@ -8,7 +8,7 @@ that changes nothing about an attempt.
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -36,6 +36,7 @@ from machines.agent.runtimes.base import (
 from machines.agent.runtimes.docker_engine import RETRY_SECONDS, TROUBLE, Engine, is_away
 from machines.agent.runtimes.docker_log import Entry, FrameDecoder, OutputCopy, OutputNotWritten
 from machines.agent.runtimes.docker_memory import MemoryWatch
+from machines.agent.usage import Usage, engine_usage
 from machines.protocol import EndReason, Gpu, Order, Phase
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,13 @@ class DockerRuntime:
         for task in known.tasks if known else ():
             task.cancel()
         await self._engine.delete(attempt)
+
+    async def usage(self, attempts: Sequence[str]) -> Mapping[str, Usage]:
+        """As the engine tells it; kills for memory as the kernel does."""
+        known = [uid for uid in attempts if uid in self._attempts]
+        all_stats = await asyncio.gather(*(self._engine.stats(uid) for uid in known))
+        found = zip(known, all_stats, strict=True)
+        return {uid: engine_usage(stats, self._memory.kills(uid)) for uid, stats in found if stats is not None}
 
     async def close(self) -> None:
         tasks = [*self._cleaners, *(task for known in self._attempts.values() for task in known.tasks)]

@@ -20,6 +20,7 @@ from machines.agent.runtimes.base import RegistryLogin, RuntimeUnavailable
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+STATS_SECONDS = 5.0
 RETRY_SECONDS = 1.0  # between tries to reach an engine that is away
 AWAY = 900  # aiodocker's status for an engine that cannot be reached
 TROUBLE = (aiodocker.DockerError, aiohttp.ClientError, OSError)  # the last two: the connection broke
@@ -147,6 +148,20 @@ class Engine:
     async def delete(self, attempt: str) -> None:
         """With all its processes and anonymous volumes; nothing there, or being removed: nothing."""
         await self._unless((404, 409), lambda: self._container(attempt).delete(force=True, v=True))
+
+    async def stats(self, attempt: str) -> Mapping[str, Any] | None:
+        """What its container uses just now, without waiting for a second look. One try; None: it does not tell."""
+        path = f"{self._docker.api_version}/containers/{request.container_name(attempt)}/stats"
+        params = {"stream": "false", "one-shot": "true"}
+        patience = aiohttp.ClientTimeout(total=STATS_SECONDS)
+        try:
+            async with self._session.get(
+                f"{self._docker.docker_host}/{path}", params=params, timeout=patience
+            ) as response:
+                return dict(await response.json()) if response.status == 200 else None
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            log.debug("What the container of attempt %s uses is not known: %s", attempt, error)
+            return None
 
     async def own(self, machine_id: str) -> dict[str, str]:
         """Attempt uid → state, of all containers that carry this machine's id."""

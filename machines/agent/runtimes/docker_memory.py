@@ -95,6 +95,14 @@ class MemoryWatch:
         watched.close()
         return killed and (watched.kills > 0 or watched.noticed > removed)
 
+    def kills(self, key: str) -> int | None:
+        """Processes of it that were killed for memory so far; None: it is not watched."""
+        watched = self._watched.get(key)
+        if watched is None:
+            return None
+        watched.read()
+        return watched.kills
+
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._epoll.fileno())
         for watched in self._watched.values():

@@ -6,7 +6,7 @@ the keeper; with cgroups where permitted. What cannot be honoured here is refuse
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from machines.agent.runtimes.base import (
     RuntimeUnavailable,
     at_once,
 )
+from machines.agent.usage import Usage, cgroup_usage, sessions_usage
 from machines.protocol import EndReason, Order, Phase
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -121,6 +122,13 @@ class ProcessRuntime:
 
     async def remove(self, attempt: str) -> None:
         """Its folder is all there is, and the agent removes that."""
+
+    async def usage(self, attempts: Sequence[str]) -> Mapping[str, Usage]:
+        """By cgroup; without, by session, which costs a look at every process of the machine."""
+        known = {uid: process for uid in attempts if (process := self._processes.get(uid)) is not None}
+        found = {uid: cgroup_usage(each.cgroups, each.oom_before) for uid, each in known.items() if each.cgroups}
+        leaders = {uid: int(each.facts["pid"]) for uid, each in known.items() if not each.cgroups and each.facts}
+        return found | (await asyncio.to_thread(sessions_usage, leaders) if leaders else {})
 
     async def close(self) -> None:
         """The keeper is shared: its owner closes it."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from machines.agent.clock import now
+from machines.agent.gpus import wave
 from machines.agent.runtimes.base import (
     NOTHING_PREPARED,
     Adoptable,
@@ -24,6 +25,7 @@ from machines.agent.runtimes.base import (
     Ready,
     at_once,
 )
+from machines.agent.usage import Usage
 from machines.protocol import EndReason, Order, Phase
 
 TERMINATED = 143
@@ -98,6 +100,11 @@ class SimulatedRuntime:
     async def remove(self, attempt: str) -> None:
         """Its folder is all there is, and the agent removes that."""
 
+    async def usage(self, attempts: Sequence[str]) -> Mapping[str, Usage]:
+        """As plausible as the rest of it: about a core and a half, 2 GiB, 20 MB a second in and out."""
+        at = now()
+        return {uid: _imagined(uid, at) for uid in attempts if uid in self._timers}
+
     async def close(self) -> None:
         for timer in self._timers.values():
             timer.cancel()
@@ -112,6 +119,11 @@ class SimulatedRuntime:
     def _end(self, attempt: str, plan: Plan) -> None:
         if self._timers.pop(attempt, None) is not None:
             self._emit(Exited(attempt, max(plan.began + plan.seconds, 0), plan.exit_code))
+
+
+def _imagined(uid: str, at: float) -> Usage:
+    memory = int((2 + 0.2 * wave(uid, at, 300)) * 2**30)
+    return Usage(1.5 * at + 4 * wave(uid, at, 60), memory, 0, int(20e6 * at), int(18e6 * at))
 
 
 def plan_of(order: Order) -> Plan:
