@@ -35,5 +35,6 @@ app.conf.beat_schedule = {
         "task": "runs.tasks.apply_all_reports",
         "schedule": settings.SCHEDULER_TICK_SECONDS,
     },
+    "drop code of deleted runs": {"task": "runs.tasks.drop_unused_code", "schedule": 3600},
     "expire machine leases": {"task": "runs.tasks.expire_leases", "schedule": settings.MACHINE_HEARTBEAT_SECONDS},
 }

@@ -157,6 +157,14 @@ class SecretUse(msgspec.Struct, frozen=True, omit_defaults=True):
     mount_path: str | None = None  # where its keys become files
 
 
+class CodeUse(msgspec.Struct, frozen=True):
+    """Code that came with the run. The machine fetches it (`GET /agent/v1/code/<attempt>`), checks it against the
+    digest and unpacks it for this attempt alone."""
+
+    sha256: str
+    size_bytes: int
+
+
 class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     """One attempt to run: all the machine needs. argv and environment travel as they are, never as a shell string."""
 
@@ -180,6 +188,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu_indexes: list[int] = []
     time_limit_seconds: float | None = None
     stop_grace_seconds: float = 30
+    code: CodeUse | None = None
     barrier: bool = False  # report Ready before starting, and wait while the set lists it as `waiting`
     probes: Probes | None = None
     workspace: int = 0  # whose names the following ones are

@@ -26,11 +26,11 @@ from runs.api_documents import (
     WorkerList,
     cluster_document,
     created,
-    listed_run,
     log_slice,
     moves,
     pending_document,
     run_document,
+    run_summary,
     worker_summary,
 )
 from runs.log_answers import (
@@ -143,7 +143,7 @@ def _run_list(request: HttpRequest, org: str, ws: str, cluster: str | None, filt
         limit=filters.limit,
     )
     counts = queries.task_counts(page.items)
-    items = [listed_run(run, counts.get(run.pk, {})) for run in page.items]
+    items = [run_summary(run, counts.get(run.pk, {})) for run in page.items]
     return json_response({"items": items, "next": page.next})
 
 

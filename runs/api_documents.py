@@ -89,7 +89,7 @@ class RunStatus(TypedDict):
 
 
 class RunSummary(TypedDict):
-    """A run in a list; its spec without `code`, which may be large."""
+    """A run in a list. Of its code, `spec.code` holds the digest and the size."""
 
     metadata: RunMetadata
     spec: dict[str, Any]
@@ -269,12 +269,6 @@ def pending_document(details: "Pending") -> PendingDocument:
         "quota": {name: QuotaInUse(**use) for name, use in details["quota"].items()},
         "would_start": [WouldStart(change=one["label"], outcome=one["outcome"]) for one in details["would_start"]],
     }
-
-
-def listed_run(run: "Run", counts: Mapping[str, int]) -> dict[str, Any]:
-    """A RunSummary for a list."""
-    spec = {name: value for name, value in run.spec.items() if name != "code"}
-    return {**run_summary(run, counts), "spec": spec}
 
 
 def run_document(run: "Run", history: list[dict[str, Any]], workers: Sequence[tuple[str, str]]) -> dict[str, Any]:

@@ -20,6 +20,19 @@ def choices(states: type[RunState] | type[WorkerState]) -> list[tuple[str, str]]
 ACTIVE = Q(deleted_at=None, state__in=[state.value for state in RunState if state not in RUN_ENDED])
 
 
+class Code(models.Model):
+    """Code that came with a run, once for all runs of a workspace that have the same; see `runs.services.codes`."""
+
+    workspace = models.ForeignKey(Workspace, on_delete=models.PROTECT, related_name="+", db_index=False)
+    sha256 = models.CharField(max_length=64)  # of `packed`
+    packed = models.BinaryField()  # a tar.gz that was looked at when it came in
+    size_bytes = models.PositiveIntegerField()
+    kept_at = models.DateTimeField()  # when it came in, the last time
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["workspace", "sha256"], name="code_unique")]
+
+
 class Run(models.Model):
     uid = models.UUIDField(default=uuid.uuid4, unique=True)
     namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="runs")
@@ -27,10 +40,11 @@ class Run(models.Model):
     name = models.CharField(max_length=RUN_NAME_MAX)
     labels = models.JSONField(default=dict)
     spec = models.JSONField()  # what was submitted, normalised; see runs.spec
+    code = models.ForeignKey(Code, null=True, blank=True, on_delete=models.PROTECT, related_name="runs")
     spec_version = models.PositiveSmallIntegerField(default=1)
     priority = models.IntegerField(default=0)
     gpus = models.PositiveIntegerField(default=0)  # asked in all
-    # Of the spec, beside it: what every change of a worker asks for (a spec may hold 900 KiB of code).
+    # Of the spec, beside it: what every change of a worker asks for.
     gang = models.BooleanField(default=False)
     on_failure = models.CharField(max_length=12, default="RestartTask")
     created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")

@@ -6,7 +6,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from pydantic import ValidationError as ShapeError
 
 from astraconsole.errors import NameNotDnsSafe, UnknownField, ValidationError
@@ -33,13 +33,15 @@ from runs.spec_fields import (
     ProbePath,
     RetryExitCode,
     Seconds,
+    Sha256,
     Text,
     Threshold,
     TimeLimit,
     User,
+    Whole,
     WorkerCount,
 )
-from runs.spec_rules import Findings, broken_rules, cleaned, shape_findings, unsafe_names
+from runs.spec_rules import KEPT, PACKED, Findings, broken_rules, cleaned, shape_findings, unsafe_names
 
 PullPolicy = Literal["IfNotPresent", "Always", "None"]
 RestartPolicy = Literal["OnFailure", "Always", "Never"]
@@ -210,6 +212,17 @@ class Engine(Part):
     model: Name
 
 
+class KeptCode(Part):
+    """Code that came with an earlier run of the workspace, or with this one: what is stored and shown of it."""
+
+    sha256: Sha256
+    size_bytes: Whole | None = None
+
+
+def _form_of_code(value: object) -> str:
+    return PACKED if isinstance(value, str) else KEPT
+
+
 class RunSpec(Part):
     task_template: TaskTemplate
     machines: WorkerCount | None = None
@@ -220,7 +233,9 @@ class RunSpec(Part):
     on_failure: OnFailure | None = None
     lifetime: Lifetime | None = None
     priority: Priority = 0
-    code: Code | None = None
+    code: (
+        Annotated[Annotated[Code, Tag(PACKED)] | Annotated[KeptCode, Tag(KEPT)], Discriminator(_form_of_code)] | None
+    ) = None
     engine: Engine | None = None
 
     @property

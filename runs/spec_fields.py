@@ -8,10 +8,10 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
+from machines import packed_code
 from runs.names import WORKERS_MAX, name_faults
 
 ARGUMENT_MAX = 131_071  # bytes of one argument, or of one KEY=value: what Linux takes
-CODE_MAX = 900 * 1024
 GPUS_MAX = 100_000
 MEMORY_MIN, MEMORY_MAX = 1024**2, 64 * 1024**4
 PER_GPU_MEMORY_MAX = 4 * 1024**4
@@ -87,13 +87,11 @@ def _group_name(value: str) -> str:
 
 def _packed_code(value: str) -> str:
     try:
-        packed = base64.b64decode(value, validate=True)
+        packed_code.read(base64.b64decode(value, validate=True))
     except (binascii.Error, ValueError) as error:
         raise broken("must be base64") from error
-    if len(packed) > CODE_MAX:
-        raise broken(f"must be at most {CODE_MAX // 1024} KiB packed")
-    if not packed.startswith(b"\x1f\x8b"):
-        raise broken("must be a tar.gz")
+    except packed_code.BadCode as error:
+        raise broken(str(error)) from error
     return value
 
 
@@ -111,6 +109,7 @@ AbsolutePath = Annotated[Text, Field(max_length=4096), AfterValidator(_absolute_
 User = Annotated[Text, Field(max_length=128), AfterValidator(_user)]
 GroupName = Annotated[Text, AfterValidator(_group_name)]
 Code = Annotated[Text, AfterValidator(_packed_code)]
+Sha256 = Annotated[Text, Field(pattern=r"^[0-9a-f]{64}$")]
 EnvName = Annotated[Text, Field(max_length=255), AfterValidator(_env_name)]
 Environment = Annotated[dict[EnvName, Argument], Field(max_length=2000), AfterValidator(_environment)]
 LabelKey = Annotated[Text, Field(max_length=253), AfterValidator(_label_key)]

@@ -16,6 +16,8 @@ DEPTH_MAX = 32
 DETAIL_MAX = 500  # entries; a body of a million unknown fields gets no answer larger than itself
 ARGV_MAX = 1024 * 1024  # bytes of arguments and environment together: half of what Linux takes at exec
 _KEY_SHOWN = 100
+PACKED, KEPT = "[packed]", "[kept]"  # the two forms of a run's code
+_NOT_SHOWN = ("[key]", PACKED, KEPT)  # parts of a path that no field is called by
 
 TEMPLATE = "spec.task_template"
 FORMS = {"cpu_cores": "cpu_cores and memory_bytes", "memory_bytes": "cpu_cores and memory_bytes"} | {
@@ -112,7 +114,7 @@ def dotted(path: Iterable[str | int]) -> str:
     for part in path:
         if isinstance(part, int):
             text += f"[{part}]"
-        elif part != "[key]":
+        elif part not in _NOT_SHOWN:
             text += "." * bool(text) + (part if len(part) <= _KEY_SHOWN else part[:_KEY_SHOWN] + "…")
     return text or "body"
 

@@ -8,7 +8,7 @@ from machines import inbox
 from machines import services as machine_services
 from runs import queries
 from runs.scheduling import loop
-from runs.services import draining, gangs, lost, reports, restarting
+from runs.services import codes, draining, gangs, lost, reports, restarting
 
 
 @app.task
@@ -55,3 +55,8 @@ def expire_leases() -> None:
     """Machines unheard of become Lost, their workers are placed again: also those an earlier check did not get to."""
     if machine_ids := machine_services.expire_leases(timezone.now()):
         lost.machines_lost(machine_ids, timezone.now())
+
+
+@app.task
+def drop_unused_code() -> None:
+    codes.drop_unused(timezone.now())

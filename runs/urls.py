@@ -2,9 +2,10 @@
 
 from django.urls import path
 
-from runs.views import actions, listing, logs, new_run, run, worker
+from runs.views import actions, agent, listing, logs, new_run, run, worker
 
 urlpatterns = [
+    path("agent/v1/code/<uuid:attempt>", agent.code, name="agent-code"),
     path("o/<slug:org>/w/<slug:ws>", listing.home, name="workspace"),
     path("o/<slug:org>/w/<slug:ws>/runs", listing.runs, name="runs"),
     path("o/<slug:org>/w/<slug:ws>/runs/bulk", actions.bulk, name="bulk"),

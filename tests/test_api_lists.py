@@ -62,12 +62,6 @@ def test_a_run_in_a_list_is_its_document_without_history_names_and_why_it_waits_
     assert item == {key: document[key] for key in ("metadata", "spec", "status", "task_counts")}
 
 
-def test_the_code_of_a_run_is_not_in_a_list(world: World, api: Caller) -> None:
-    Run.objects.filter(pk=world.run.pk).update(spec={**world.run.spec, "code": "A" * 100_000})
-    assert "code" not in api.get(f"{API}/jobs").json()["items"][0]["spec"]
-    assert len(api.get(f"{API}/jobs/resnet50").json()["spec"]["code"]) == 100_000
-
-
 def test_lists_are_filtered_by_state_name_owner_and_deletion(world: World, api: Caller) -> None:
     admin = world.access(Role.ADMIN)
     builders.submit(admin, world.cluster, "llama-sft", now=after(1))

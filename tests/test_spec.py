@@ -8,6 +8,7 @@ import pytest
 from astraconsole.errors import NameNotDnsSafe, UnknownField, ValidationError
 from runs.spec import load_spec, parse_run, template_of
 from runs.spec_rules import NOT_YET
+from tests import archives
 from tests.bodies import CPU, GIB, RESNET50, body, fields, refusal
 
 
@@ -212,7 +213,7 @@ def test_workers_come_from_one_field_only() -> None:
 
 
 NOT_YET_VALUES: dict[str, Any] = {
-    "spec.code": base64.b64encode(b"\x1f\x8b packed").decode(),
+    "spec.code": base64.b64encode(archives.packed({"train.py": ""})).decode(),
     "spec.engine": {"model": "llama"},
     "spec.task_template.registry_secret_ref": {"external_secret_name": "registry-login"},
     "spec.task_template.secret_refs": [{"external_secret_name": "hf", "env_vars": {"token": "HF_TOKEN"}}],
@@ -269,6 +270,10 @@ def test_what_a_group_takes_over_counts_towards_its_size() -> None:
         ("spec.code", "not base64!", "spec.code"),
         ("spec.code", base64.b64encode(b"PK zip").decode(), "spec.code"),
         ("spec.code", base64.b64encode(b"\x1f\x8b" + bytes(900 * 1024)).decode(), "spec.code"),
+        ("spec.code", base64.b64encode(archives.packed({"../up": ""})).decode(), "spec.code"),
+        ("spec.code", 7, "spec.code"),
+        ("spec.code", {"sha256": "abc"}, "spec.code.sha256"),
+        ("spec.code", {}, "spec.code.sha256"),
         ("spec.task_template.probes", {"liveness": {"period_seconds": 5}}, "spec.task_template.probes.liveness"),
         ("spec.task_template.secret_refs", [{"external_secret_name": "x"}], "spec.task_template.secret_refs[0]"),
         ("spec.worker_groups", [{"name": "a", "count": 1}, {"name": "a", "count": 1}], "spec.worker_groups"),

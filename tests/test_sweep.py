@@ -100,7 +100,7 @@ SOCKETS = {
     f"ws/{WS}/workers/{CLUSTER}/<str:name>/log",
 }
 
-AGENT = {"agent/v1/join"}  # its own token: see the tests of joining
+AGENT = {"agent/v1/join", "agent/v1/code/<uuid:attempt>"}  # its own token: see the tests of joining
 NAMES = {
     "org": "acme",
     "ws": "vision",

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from uuid import UUID
 
-from machines.protocol import ExecCheck, HttpCheck, Order, Probe, Probes
+from machines.protocol import CodeUse, ExecCheck, HttpCheck, Order, Probe, Probes
 from runs.services.rows import RunRow, WorkerRow
+from runs.spec import KeptCode, RunSpec, template_of
 from runs.spec import Probe as AskedProbe
 from runs.spec import Probes as AskedProbes
-from runs.spec import RunSpec, template_of
 
 MASTER_PORTS = range(20000, 30000)  # one for each run, so that runs on one machine's network do not meet
 
@@ -46,6 +46,7 @@ def build_order(
         gpu_indexes=list(gpu_indexes),
         time_limit_seconds=template.time_limit_seconds,
         stop_grace_seconds=stop_grace_seconds,
+        code=_code(spec),
         barrier=run.gang and sum(run.counts.values()) > 1,
         probes=_probes(template.probes),
     )
@@ -67,6 +68,12 @@ def _probe(asked: AskedProbe | None) -> Probe | None:
         check = HttpCheck(asked.http.port, asked.http.path, asked.http.scheme)
     timing = asked.model_dump(exclude={"exec", "http"})
     return Probe(check=check, **timing)
+
+
+def _code(spec: RunSpec) -> CodeUse | None:
+    """Of a stored specification, where code is never the archive itself."""
+    code = spec.code
+    return CodeUse(code.sha256, code.size_bytes or 0) if isinstance(code, KeptCode) else None
 
 
 def injected_environment(

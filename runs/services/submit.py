@@ -26,7 +26,7 @@ from runs.scheduling.types import (
     WaitingWorker,
     WorkerShape,
 )
-from runs.services import writes
+from runs.services import codes, writes
 from runs.spec import RunRequest, RunSpec
 from runs.state_machine import CREATED
 
@@ -35,7 +35,8 @@ def submit_run(access: Access, cluster_slug: str, request: RunRequest, now: date
     """Accept a run as Pending, with its workers where they can be planned. One that could never run on the cluster as
     it is says so at once in `status_reason`, and waits all the same: machines may join.
 
-    Raises Forbidden, NotFound (no such cluster for the workspace), PriorityNotAllowed, JobAlreadyExists.
+    Raises Forbidden, NotFound (no such cluster for the workspace), PriorityNotAllowed, JobAlreadyExists,
+    ValidationError (code that is not there).
     """
     access.require(Action.WRITE)
     namespace = _namespace(access, cluster_slug)
@@ -47,7 +48,9 @@ def submit_run(access: Access, cluster_slug: str, request: RunRequest, now: date
     planned = plan_workers(request.spec, request.metadata.name, inventory, namespace.pools)
     shapes: Sequence[WorkerShape] = [] if isinstance(planned, Refusal) else planned
     refusal = planned if isinstance(planned, Refusal) else never(request.spec, shapes, inventory, namespace.pools)
-    run = _new_run(access, namespace, request, refusal, now)
+    spec, code_id = codes.keep(access, request.spec, now)
+    run = _new_run(access, namespace, request, spec, refusal, now)
+    run.code_id = code_id
     _insert(run, request.spec.stems(run.name), shapes, access.actor)
     return run
 
@@ -82,8 +85,9 @@ def never(
     return refusal if refusal is not None and is_for_good(refusal.code) else None
 
 
-def _new_run(access: Access, namespace: Namespace, request: RunRequest, refusal: Refusal | None, now: datetime) -> Run:
-    spec = request.spec
+def _new_run(
+    access: Access, namespace: Namespace, request: RunRequest, spec: RunSpec, refusal: Refusal | None, now: datetime
+) -> Run:
     return Run(
         uid=uuid.uuid4(),
         namespace=namespace,

@@ -140,10 +140,10 @@ def insert_run(run: Run, stems: Sequence[str], shapes: Sequence[WorkerShape], ac
         cursor.execute(
             f"""
             WITH made AS (
-                INSERT INTO runs_run (uid, namespace_id, workspace_id, name, labels, spec, spec_version, priority, gpus,
-                    gang, on_failure, created_by_id, created_at, changed_at, queued_at, state, reason, restarts,
-                    preemptions, pending_code, pending_numbers)
-                VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, 0, %s, %s)
+                INSERT INTO runs_run (uid, namespace_id, workspace_id, name, labels, spec, code_id, spec_version,
+                    priority, gpus, gang, on_failure, created_by_id, created_at, changed_at, queued_at, state, reason,
+                    restarts, preemptions, pending_code, pending_numbers)
+                VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, 0, %s, %s)
                 ON CONFLICT (namespace_id, name) WHERE deleted_at IS NULL DO NOTHING
                 RETURNING id, namespace_id, reason, created_at AS at),
             recorded AS (
@@ -157,8 +157,8 @@ def insert_run(run: Run, stems: Sequence[str], shapes: Sequence[WorkerShape], ac
             """,
             [
                 run.uid, run.namespace_id, run.workspace_id, run.name, json.dumps(run.labels), json.dumps(run.spec),
-                run.spec_version, run.priority, run.gpus, run.gang, run.on_failure, run.created_by_id, run.created_at,
-                run.changed_at, run.queued_at, run.state, run.reason, run.pending_code,
+                run.code_id, run.spec_version, run.priority, run.gpus, run.gang, run.on_failure, run.created_by_id,
+                run.created_at, run.changed_at, run.queued_at, run.state, run.reason, run.pending_code,
                 json.dumps(run.pending_numbers), actor, list(stems), _json(shapes), actor,
             ],
         )  # fmt: skip
