@@ -35,6 +35,7 @@ class _EncodedAssignments(msgspec.Struct, tag="assignments"):
     orders: list[msgspec.Raw] = []
     forget: list[str] = []
     waiting: list[str] = []
+    archive: list[str] = []
 
 
 class AssignmentSet(NamedTuple):
@@ -89,7 +90,21 @@ def forget(items: Iterable[tuple[int, UUID]]) -> None:
         cursor.execute(
             """INSERT INTO machines_assignment (attempt, machine_id)
             SELECT * FROM unnest(%s::uuid[], %s::bigint[])
-            ON CONFLICT (attempt) DO UPDATE SET "order" = NULL""",
+            ON CONFLICT (attempt) DO UPDATE SET "order" = NULL, archives = false""",
+            [list(machine_of), list(machine_of.values())],
+        )
+    _tell(set(machine_of.values()))
+
+
+def archive(items: Iterable[tuple[int, UUID]]) -> None:
+    """Have machines (by id) stop these attempts, remove their containers and keep the end of their logs."""
+    machine_of = {attempt: machine_id for machine_id, attempt in items}
+    with prepared() as cursor:
+        cursor.execute(
+            """INSERT INTO machines_assignment (attempt, machine_id, archives)
+            SELECT u.attempt, u.machine_id, true FROM unnest(%s::uuid[], %s::bigint[]) AS u (attempt, machine_id)
+            ON CONFLICT (attempt) DO UPDATE SET "order" = NULL, archives = true
+            WHERE machines_assignment."order" IS NOT NULL""",
             [list(machine_of), list(machine_of.values())],
         )
     _tell(set(machine_of.values()))
@@ -103,11 +118,20 @@ def forgotten(attempt_uids: Iterable[UUID]) -> None:
         )
 
 
+def archived(attempt_uids: Iterable[UUID]) -> None:
+    """Their machines keep no more than the end of their logs."""
+    with prepared() as cursor:
+        cursor.execute(
+            'DELETE FROM machines_assignment WHERE attempt = ANY(%s) AND "order" IS NULL AND archives',
+            [list(attempt_uids)],
+        )
+
+
 def sets(machine_ids: Iterable[int]) -> dict[int, AssignmentSet]:
     """The newest set of each machine, encoded: one query, so revisions and orders are of one snapshot."""
     with prepared() as cursor:
         cursor.execute(
-            """SELECT m.id, m.uid, m.connection <> '', m.revision, a.attempt, a."order", a.waits
+            """SELECT m.id, m.uid, m.connection <> '', m.revision, a.attempt, a."order", a.waits, a.archives
             FROM machines_machine m LEFT JOIN machines_assignment a ON a.machine_id = m.id
             WHERE m.id = ANY(%s)""",
             [list(machine_ids)],
@@ -115,7 +139,7 @@ def sets(machine_ids: Iterable[int]) -> dict[int, AssignmentSet]:
         rows = cursor.fetchall()
     heads: dict[int, tuple[UUID, bool]] = {}
     contents: dict[int, _EncodedAssignments] = {}
-    for machine_id, machine_uid, connected, revision, attempt, order, waits in rows:
+    for machine_id, machine_uid, connected, revision, attempt, order, waits, archives in rows:
         heads[machine_id] = (machine_uid, connected)
         content = contents.setdefault(machine_id, _EncodedAssignments(revision))
         if order is not None:
@@ -123,7 +147,7 @@ def sets(machine_ids: Iterable[int]) -> dict[int, AssignmentSet]:
             if waits:
                 content.waiting.append(attempt.hex)
         elif attempt is not None:
-            content.forget.append(attempt.hex)
+            (content.archive if archives else content.forget).append(attempt.hex)
     return {id: AssignmentSet(*heads[id], msgspec.msgpack.encode(content)) for id, content in contents.items()}
 
 

@@ -125,7 +125,7 @@ class Gpu(models.Model):
 
 
 class Assignment(models.Model):
-    """What a machine is to do about one attempt: run it, or remove all traces of it. No row: stop it, keep its log.
+    """What a machine is to do about one attempt: run it, archive it, or forget it. No row: stop it, keep its log.
 
     The rows of a machine are the full set that it is sent. `runs` writes them through `machines.dispatch`; the order is
     kept encoded (`machines.protocol.Order`), so that sending a set costs one query and no decoding.
@@ -133,8 +133,9 @@ class Assignment(models.Model):
 
     attempt = models.UUIDField(primary_key=True)
     machine = models.ForeignKey(Machine, on_delete=models.CASCADE, related_name="assignments")
-    order = models.BinaryField(null=True)  # null: forget it
+    order = models.BinaryField(null=True)  # null: archive or forget it
     waits = models.BooleanField(default=False, db_default=False)  # at the order's barrier, which is closed
+    archives = models.BooleanField(default=False, db_default=False)  # without an order: keep the end of its log
 
 
 class DataOnMachine(models.Model):

@@ -16,6 +16,7 @@ MAX_BYTES_FROM_AGENT = 1024 * 1024  # of one frame; a larger one closes the conn
 MAX_BYTES_TO_AGENT = 64 * 1024 * 1024  # a full set of assignments is one frame
 LOG_CHUNK_BYTES = 256 * 1024  # of one answer to a log read, at most
 DATA_STATES_MAX = 1_000  # of one machine
+ARCHIVE_LINES = 1000  # of an attempt whose container is gone
 LOG_TAIL_LINES, LOG_TAIL_BYTES = 50, 16 * 1024  # of a report's log_tail, at most
 
 Uid: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]  # of an attempt: the fencing token
@@ -50,7 +51,8 @@ class Close(IntEnum):
 
 
 class Phase(StrEnum):
-    """How far an attempt is, on its machine. Ended is final; Forgotten means container, log and folder are gone."""
+    """How far an attempt is, on its machine. Ended is final; Archived means that its container is gone and only the end
+    of its log is kept; Forgotten that container, log and folder are gone."""
 
     PREPARING = "Preparing"
     PULLING = "Pulling"
@@ -58,6 +60,7 @@ class Phase(StrEnum):
     STARTING = "Starting"
     RUNNING = "Running"
     ENDED = "Ended"
+    ARCHIVED = "Archived"
     FORGOTTEN = "Forgotten"
 
 
@@ -227,13 +230,15 @@ class CredentialSource(msgspec.Struct, frozen=True):
 
 class Assignments(msgspec.Struct, frozen=True, tag="assignments"):
     """The full set. Start what is missing, stop what runs and is not listed, remove all traces of what is to be
-    forgotten. A lower revision on the same connection is ignored."""
+    forgotten, and of what is to be archived all but the end of its log. A lower revision on the same connection is
+    ignored."""
 
     revision: int
     orders: list[Order]
     forget: list[str] = []  # attempt uids
     waiting: list[str] = []  # attempt uids of orders whose barrier is closed
     credentials: list[CredentialSource] = []  # of the workspaces that use this machine's cluster
+    archive: list[str] = []  # attempt uids: their workers have been placed anew
 
 
 class Acknowledge(msgspec.Struct, frozen=True, tag="ack"):

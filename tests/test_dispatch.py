@@ -85,6 +85,22 @@ def test_an_attempt_to_forget_is_listed_until_the_machine_has_forgotten_it(machi
     assert not Assignment.objects.exists()
 
 
+def test_an_attempt_to_archive_is_listed_until_that_is_done_and_may_still_be_forgotten(machine):
+    running, ended = an_order(), uuid.uuid4()
+    dispatch.assign([(machine.pk, running)])
+    dispatch.archive([(machine.pk, uuid.UUID(running.attempt)), (machine.pk, ended)])
+    assert set(told(machine).archive) == {running.attempt, ended.hex}
+    assert told(machine).orders == told(machine).forget == []
+    dispatch.settle([uuid.UUID(running.attempt)])
+    assert running.attempt in told(machine).archive
+    dispatch.forget([(machine.pk, ended)])
+    dispatch.archive([(machine.pk, ended)])
+    assert told(machine).forget == [ended.hex], "what is to go does not come back"
+    dispatch.archived([uuid.UUID(running.attempt), ended])
+    assert told(machine).archive == []
+    assert told(machine).forget == [ended.hex]
+
+
 def test_that_an_attempt_was_forgotten_takes_no_order_away(machine):
     order = an_order()
     dispatch.assign([(machine.pk, order)])

@@ -29,10 +29,10 @@ from pathlib import Path
 
 import msgspec
 
-from machines.agent import clock
+from machines.agent import clock, output
 from machines.agent.runtimes.base import AttemptFolder
 from machines.agent.supervisor import Attempt
-from machines.protocol import Order, Phase
+from machines.protocol import ARCHIVE_LINES, Order, Phase
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +163,12 @@ class Journal:
         with contextlib.suppress(FileNotFoundError):
             os.rename(self.attempts / uid, gone)
         shutil.rmtree(gone, ignore_errors=True)
+
+    def archive(self, uid: str) -> int:
+        """Keep the end of an attempt's output, and no working folder. Returns the first byte kept. Raises OSError."""
+        folder = self.attempt_folder(uid)
+        shutil.rmtree(folder.work, ignore_errors=True)
+        return output.archive(folder.output, ARCHIVE_LINES)
 
     def holds_attempts(self) -> bool:
         return any(self.attempts.iterdir())

@@ -32,7 +32,18 @@ from machines.agent.runtimes.base import (
     at_once,
 )
 from machines.agent.sampler import Sampler
-from machines.agent.supervisor import Accept, Attempt, Effect, Leave, OpenBarrier, Remove, Save, Stop, Supervisor
+from machines.agent.supervisor import (
+    Accept,
+    Archive,
+    Attempt,
+    Effect,
+    Leave,
+    OpenBarrier,
+    Remove,
+    Save,
+    Stop,
+    Supervisor,
+)
 from machines.protocol import (
     VERSION,
     Acknowledge,
@@ -106,7 +117,7 @@ class Machine:
         self._heartbeat: asyncio.Task[None] | None = None
         self._all_ended = asyncio.Event()
         self._to_trim: set[str] = set()
-        self._log_keep_bytes = LOG_KEEP_BYTES
+        self._log_keep_bytes = runtime.share_log(LOG_KEEP_BYTES)
 
     async def run(self) -> None:
         """Returns when the machine was removed from its cluster and its workers are gone. Raises RuntimeUnavailable."""
@@ -188,7 +199,7 @@ class Machine:
             return
         if first:
             self.journal.write_text("console", message.console)
-        self._log_keep_bytes = message.log_keep_bytes
+        self._log_keep_bytes = self.runtime.share_log(message.log_keep_bytes)
         self._sampler.seconds = message.sample_seconds
         log.info("%s: connected to %s", self.name, self.connection.url)
         if self._heartbeat is not None:
@@ -225,6 +236,8 @@ class Machine:
                     self._spawn(self.runtime.stop(uid, grace_seconds))
                 case Remove(uid):
                     self._spawn(self._remove(uid))
+                case Archive(uid):
+                    self._spawn(self._archive(uid))
                 case Leave(reason):
                     log.error("%s: %s", self.name, reason)
                     self.connection.leave()
@@ -274,15 +287,23 @@ class Machine:
         self._perform(self.supervisor.on_waiting(uid, sentence))
 
     async def _remove(self, uid: str) -> None:
+        await self._remove_container(uid)
+        await asyncio.to_thread(self.journal.remove, uid)
+        self._perform(self.supervisor.on_removed(uid, clock.now()))
+
+    async def _archive(self, uid: str) -> None:
+        await self._remove_container(uid)
+        kept_from = await asyncio.to_thread(self.journal.archive, uid)
+        self._perform(self.supervisor.on_archived(uid, kept_from, clock.now()))
+
+    async def _remove_container(self, uid: str) -> None:
         while True:
             try:
                 await self.runtime.remove(uid)
-                break
+                return
             except Exception:
                 log.exception("%s: attempt %s cannot be removed yet", self.name, uid)
                 await asyncio.sleep(RETRY_REMOVE_SECONDS)
-        await asyncio.to_thread(self.journal.remove, uid)
-        self._perform(self.supervisor.on_removed(uid, clock.now()))
 
     def _on_event(self, event: RuntimeEvent) -> None:
         tail = ""
@@ -357,15 +378,15 @@ class Machine:
         attempt = self.supervisor.attempts.get(request.attempt)
         if attempt is None:
             raise FileNotFoundError
-        ended = attempt.ended
+        ended, archived, kept_from = attempt.ended, attempt.archived_from is not None, attempt.archived_from or 0
         path = self.journal.attempt_folder(request.attempt).output
         try:
             if isinstance(request, ReadLog):
-                piece = await asyncio.to_thread(output.read, path, request.start, request.limit)
+                piece = await asyncio.to_thread(output.read, path, request.start, request.limit, kept_from)
             else:
-                piece = await asyncio.to_thread(output.read_tail, path, request.lines, request.limit)
+                piece = await asyncio.to_thread(output.read_tail, path, request.lines, request.limit, kept_from)
         except FileNotFoundError:
             if attempt.forgotten:
                 raise
-            return LogChunk(0, b"", 0, ended)  # it has not come to writing anything, or never did
-        return LogChunk(piece.start, piece.data, piece.next, ended and piece.whole)
+            return LogChunk(0, b"", 0, ended, archived)  # it has not come to writing anything, or never did
+        return LogChunk(piece.start, piece.data, piece.next, ended and piece.whole, archived)

@@ -39,22 +39,22 @@ class Piece:
         return self.start + len(self.data)
 
 
-def read(path: Path, start: int, limit: int) -> Piece:
-    """At most `limit` bytes (and LOG_CHUNK_BYTES) from `start`, or from the first byte still there if that is later. A
-    negative start counts from the end. Raises FileNotFoundError."""
+def read(path: Path, start: int, limit: int, kept_from: int = 0) -> Piece:
+    """At most `limit` bytes (and LOG_CHUNK_BYTES) from `start`, or from the first byte still there if that is later
+    (`kept_from` or later). A negative start counts from the end. Raises FileNotFoundError."""
     with open(path, "rb") as file:
-        size, first = _extent(file.fileno())
+        size, first = _extent(file.fileno(), kept_from)
         if start < 0:
             start += size
         start = min(max(start, first), size)
         return _piece(file.fileno(), start, min(limit, LOG_CHUNK_BYTES), size)
 
 
-def read_tail(path: Path, lines: int, limit: int) -> Piece:
+def read_tail(path: Path, lines: int, limit: int, kept_from: int = 0) -> Piece:
     """The last `lines` lines (the last may be unfinished) in at most `limit` bytes, from a line's start where one fits.
     One answer holds at most LOG_CHUNK_BYTES of them: the rest is read on from `next`. Raises FileNotFoundError."""
     with open(path, "rb") as file:
-        size, first = _extent(file.fileno())
+        size, first = _extent(file.fileno(), kept_from)
         start = _tail_start(file.fileno(), size, max(first, size - limit), lines)
         return _piece(file.fileno(), start, min(limit, LOG_CHUNK_BYTES), size)
 
@@ -73,6 +73,26 @@ def last_lines(path: Path) -> str:
     while len(text.encode()) > LOG_TAIL_BYTES:  # a replacement is longer than the byte it replaces
         text = text[len(text.encode()) - LOG_TAIL_BYTES :]
     return text
+
+
+def archive(path: Path, lines: int) -> int:
+    """Give all but the last `lines` lines back to the disk. Returns the offset of the first of them: a little before it
+    may stay on the disk, in whole blocks. Without output 0."""
+    start = 0
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        return start
+    try:
+        size, first = _extent(descriptor, 0)
+        start = _tail_start(descriptor, size, first, lines)
+        if start > first:
+            _punch(descriptor, start)
+    except OSError as error:
+        log.warning("%s is archived, and keeps more than it should: %s", path, error)
+    finally:
+        os.close(descriptor)
+    return start
 
 
 def drop_oldest(paths: Iterable[Path], keep: int) -> None:
@@ -99,10 +119,10 @@ def _drop_oldest(path: Path, keep: int) -> None:
         os.close(descriptor)
 
 
-def _extent(descriptor: int) -> tuple[int, int]:
+def _extent(descriptor: int, kept_from: int) -> tuple[int, int]:
     """(length, first byte still there)"""
     size = os.fstat(descriptor).st_size
-    return size, _first_data(descriptor, size)
+    return size, max(_first_data(descriptor, size), kept_from)
 
 
 def _first_data(descriptor: int, size: int) -> int:

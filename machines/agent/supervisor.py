@@ -58,6 +58,7 @@ class Attempt(msgspec.Struct):
     waiting: str = ""  # what its preparation waits for
     stop_cause: StopCause | None = None
     stop_at: float = 0
+    archived_from: int | None = None  # the first byte of the output that is kept; null: its container is there
 
     def time_of(self, phase: Phase) -> float | None:
         return next((at for reached, at in self.phases if reached == phase), None)
@@ -119,6 +120,13 @@ class Remove:
 
 
 @dataclass(frozen=True)
+class Archive:
+    """Its container, and all but the end of its output. `Supervisor.on_archived` when done."""
+
+    attempt: str
+
+
+@dataclass(frozen=True)
 class Save:
     attempt: Attempt
 
@@ -130,7 +138,7 @@ class Leave:
     reason: str
 
 
-Effect: TypeAlias = Accept | OpenBarrier | Stop | Remove | Save | Leave
+Effect: TypeAlias = Accept | OpenBarrier | Stop | Remove | Archive | Save | Leave
 
 
 class Supervisor:
@@ -145,7 +153,8 @@ class Supervisor:
         self._live: dict[str, Attempt] = {}
         self._opened: set[str] = set()  # whose barrier was opened
         self._forget: set[str] = set()  # to be removed once they ended
-        self._removing: set[str] = set()
+        self._archive: set[str] = set()  # likewise
+        self._removing: set[str] = set()  # or being archived
         self._unsent: dict[str, None] = {}  # in the order of the changes
         self._sent_at: dict[str, float] = {}  # not yet acknowledged
         self._unsaved: dict[str, None] = {}  # acknowledged; written down at leisure
@@ -199,6 +208,8 @@ class Supervisor:
                 effects += self._stop(attempt, StopCause.UNWANTED, now)
         for uid in message.forget:
             effects += self._forget_when_ended(uid, now)
+        for uid in message.archive:
+            effects += self._archive_when_ended(uid, now)
         return effects
 
     def on_acknowledge(self, message: Acknowledge) -> list[Effect]:
@@ -263,6 +274,19 @@ class Supervisor:
         attempt.phases.append((Phase.FORGOTTEN, now))
         self._changed(attempt)
         return []
+
+    def on_archived(self, uid: str, kept_from: int, now: float) -> list[Effect]:
+        """`kept_from`: the first byte of its output that is left."""
+        self._removing.discard(uid)
+        self._archive.discard(uid)
+        attempt = self.attempts[uid]
+        attempt.archived_from = kept_from
+        attempt.phases.append((Phase.ARCHIVED, now))
+        self._changed(attempt)
+        effects: list[Effect] = [Save(attempt)]
+        if uid in self._forget:
+            effects += self._forget_when_ended(uid, now)
+        return effects
 
     # ---- time --------------------------------------------------------------------------------------------------------
 
@@ -341,17 +365,34 @@ class Supervisor:
         return [Save(attempt), Stop(attempt.uid, attempt.stop_grace_seconds)]
 
     def _forget_when_ended(self, uid: str, now: float) -> list[Effect]:
-        attempt = self.attempts.get(uid)
-        if attempt is None:
-            attempt = self.attempts[uid] = Attempt(uid, phases=[(Phase.FORGOTTEN, now)], seq=SEQ_OF_UNKNOWN)
-            self._changed(attempt)
-        if attempt.forgotten or uid in self._removing:
+        attempt = self._known_attempt(uid, now)
+        if attempt.forgotten:
             return []
-        if not attempt.ended:
+        if not attempt.ended or uid in self._removing:
             self._forget.add(uid)
             return []
         self._removing.add(uid)
         return [Remove(uid)]
+
+    def _archive_when_ended(self, uid: str, now: float) -> list[Effect]:
+        attempt = self._known_attempt(uid, now)
+        if attempt.archived_from is not None and attempt.acknowledged >= attempt.seq:
+            self._changed(attempt)  # the console has not understood it
+        if attempt.forgotten or attempt.archived_from is not None or uid in self._removing:
+            return []
+        if not attempt.ended:
+            self._archive.add(uid)
+            return []
+        self._removing.add(uid)
+        return [Archive(uid)]
+
+    def _known_attempt(self, uid: str, now: float) -> Attempt:
+        """One that the machine has never heard of is forgotten already."""
+        attempt = self.attempts.get(uid)
+        if attempt is None:
+            attempt = self.attempts[uid] = Attempt(uid, phases=[(Phase.FORGOTTEN, now)], seq=SEQ_OF_UNKNOWN)
+            self._changed(attempt)
+        return attempt
 
     def _progress(self, attempt: Attempt, event: Progress) -> list[Effect]:
         reached = attempt.time_of(event.phase) is None
@@ -379,6 +420,8 @@ class Supervisor:
         effects: list[Effect] = [Save(attempt)]
         if attempt.uid in self._forget:
             effects += self._forget_when_ended(attempt.uid, now)
+        elif attempt.uid in self._archive:
+            effects += self._archive_when_ended(attempt.uid, now)
         return effects
 
     def _changed(self, attempt: Attempt) -> None:

@@ -140,6 +140,10 @@ class Batch:
         """Its machine is to stop it, and to keep its log."""
         self._machines.withdrawn[attempt.uid] = attempt.machine_id
 
+    def archive(self, attempt_uid: UUID, machine_id: int) -> None:
+        """Its worker is placed anew: its machine is to keep no more than the end of its log."""
+        self._machines.to_archive[attempt_uid] = machine_id
+
     def forget(self, attempt: AttemptRow) -> None:
         """Its machine is to stop it and to remove all traces of it."""
         self._machines.to_forget[attempt.uid] = attempt.machine_id
@@ -155,6 +159,10 @@ class Batch:
     def is_forgotten(self, attempt: AttemptRow) -> None:
         """Its machine has removed all traces of it."""
         self._machines.forgotten.append(attempt.uid)
+
+    def is_archived(self, attempt: AttemptRow) -> None:
+        """Its machine keeps no more than the end of its log."""
+        self._machines.archived.append(attempt.uid)
 
     @property
     def machines_to_tell(self) -> set[int]:
@@ -233,17 +241,19 @@ class MachineOrders:
         self.assigned: list[tuple[int, Order]] = []
         self.withdrawn: dict[UUID, int] = {}  # attempt → machine
         self.to_forget: dict[UUID, int] = {}
+        self.to_archive: dict[UUID, int] = {}
         self.opened: dict[UUID, int] = {}
         self.settled: list[UUID] = []
         self.forgotten: list[UUID] = []
+        self.archived: list[UUID] = []
 
     @property
     def touched(self) -> set[int]:
-        told = (self.withdrawn, self.to_forget, self.opened)
+        told = (self.withdrawn, self.to_forget, self.to_archive, self.opened)
         return {machine_id for machine_id, _ in self.assigned}.union(*(machines.values() for machines in told))
 
     def send(self) -> None:
-        if sum(map(bool, (self.assigned, self.withdrawn, self.to_forget, self.opened))) > 1:
+        if sum(map(bool, (self.assigned, self.withdrawn, self.to_forget, self.to_archive, self.opened))) > 1:
             rows.lock_machines(self.touched)
         if self.assigned:
             dispatch.assign(self.assigned)
@@ -251,12 +261,16 @@ class MachineOrders:
             dispatch.withdraw(list(self.withdrawn))
         if self.to_forget:
             dispatch.forget([(machine_id, uid) for uid, machine_id in self.to_forget.items()])
+        if self.to_archive:
+            dispatch.archive([(machine_id, uid) for uid, machine_id in self.to_archive.items()])
         if self.opened:
             dispatch.open_barriers(list(self.opened))
         if self.settled:
             dispatch.settle(self.settled)
         if self.forgotten:
             dispatch.forgotten(self.forgotten)
+        if self.archived:
+            dispatch.archived(self.archived)
 
 
 @contextmanager

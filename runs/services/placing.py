@@ -28,8 +28,10 @@ def place(batch: Batch, cluster_id: int, placements: Sequence[Placement], now: d
     """Place what still holds: the worker waits, its run is there and locked, the machine takes work and has the room;
     of a gang all or none. Returns the ids of the workers that were placed; a dropped one waits for the next pass."""
     workers = {w.id: w for w in batch.add_workers(rows.workers_by_id(p.worker_id for p in placements))}
+    before = rows.attempts_placed_before(worker.id for worker in workers.values() if worker.attempt_number)
     # All machines of the batch at once: two batches must not lock them in different orders.
-    room = Room({placement.machine_id for placement in placements} | batch.machines_to_tell)
+    told = batch.machines_to_tell.union(machine_id for _, machine_id in before.values())
+    room = Room(told.union(placement.machine_id for placement in placements))
     kept: list[tuple[WorkerRow, Placement]] = []
     for run_id, together in _by_run(placements).items():
         taken = [
@@ -43,6 +45,9 @@ def place(batch: Batch, cluster_id: int, placements: Sequence[Placement], now: d
                 room.give_back(placement)
         else:
             kept += taken
+    for worker, _ in kept:
+        if worker.id in before:
+            batch.archive(*before[worker.id])
     _start_attempts(batch, kept, room.machines, now)
     return [worker.id for worker, _ in kept]
 

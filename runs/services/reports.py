@@ -154,6 +154,8 @@ def _note_attempt(batch: Batch, attempt: AttemptRow, item: Received, now: dateti
         batch.settle(attempt)
     if Phase.FORGOTTEN in phases:
         batch.is_forgotten(attempt)
+    elif Phase.ARCHIVED in phases:
+        batch.is_archived(attempt)
 
 
 def _steps(

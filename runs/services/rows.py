@@ -228,6 +228,23 @@ def attempts_of_run(run_id: int) -> list[AttemptRow]:
     return _attempts("a.worker_id IN (SELECT id FROM runs_worker WHERE run_id = %s)", [run_id])
 
 
+def attempts_placed_before(worker_ids: Iterable[int]) -> dict[int, tuple[UUID, int]]:
+    """Worker → (uid, machine) of its newest attempt, on a machine that is still there."""
+    ids = list(worker_ids)
+    if not ids:
+        return {}
+    found = fetch(
+        """
+        SELECT w.id, a.uid, a.machine_id FROM runs_worker w
+        JOIN runs_attempt a ON a.worker_id = w.id AND a.number = w.attempt_number
+        JOIN machines_machine m ON m.id = a.machine_id
+        WHERE w.id = ANY(%s) AND m.state <> 'Removed'
+        """,
+        [ids],
+    )
+    return {worker_id: (uid, machine_id) for worker_id, uid, machine_id in found}
+
+
 def live_attempts_on_machines(machine_ids: Iterable[int]) -> list[AttemptRow]:
     return _attempts("a.machine_id = ANY(%s) AND a.released_at IS NULL", [list(machine_ids)])
 

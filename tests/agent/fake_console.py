@@ -38,6 +38,7 @@ class FakeConsole:
         self.orders: list[Order] = []
         self.forget: list[str] = []
         self.waiting: list[str] = []
+        self.archive: list[str] = []
         self.revision = 0
         self.acknowledge = True
         self.resend_seconds = 0.2
@@ -66,9 +67,16 @@ class FakeConsole:
 
     # ---- what it says
 
-    async def assign(self, *orders: Order, forget: tuple[str, ...] = (), waiting: tuple[str, ...] = ()) -> None:
+    async def assign(
+        self,
+        *orders: Order,
+        forget: tuple[str, ...] = (),
+        waiting: tuple[str, ...] = (),
+        archive: tuple[str, ...] = (),
+    ) -> None:
         """The full set from now on."""
         self.orders, self.forget, self.waiting = list(orders), list(forget), list(waiting)
+        self.archive = list(archive)
         self.revision += 1
         if self.connection is not None:
             with contextlib.suppress(ConnectionClosed):
@@ -151,7 +159,8 @@ class FakeConsole:
 
     async def _send_set(self) -> None:
         assert self.connection is not None
-        await self.connection.send(protocol.encode(Assignments(self.revision, self.orders, self.forget, self.waiting)))
+        told = Assignments(self.revision, self.orders, self.forget, self.waiting, archive=self.archive)
+        await self.connection.send(protocol.encode(told))
 
 
 @asynccontextmanager

@@ -209,6 +209,27 @@ async def test_a_forgotten_attempt_leaves_no_trace(console, make_agent):
     assert answer.code == "not_found"
 
 
+async def test_an_archived_attempt_keeps_its_last_thousand_lines_also_after_a_restart(console, make_agent):
+    agent = make_agent()
+    item = script("i=0; while [ $i -lt 5000 ]; do i=$((i+1)); echo line $i; done; touch made; exit 1")
+    await console.assign(item)
+    await console.ended(item.attempt)
+    whole = await console.call(ReadLog(item.attempt, 0, 100_000))
+    await console.assign(archive=(item.attempt,))
+    await console.reached(item.attempt, Phase.ARCHIVED)
+    hellos = len(console.hellos)
+    agent.kill()
+    agent.start()
+    await console.until(lambda: len(console.hellos) > hellos)
+    kept = await console.call(ReadLog(item.attempt, 0, 100_000))
+    lines = kept.data.decode().splitlines()
+    assert (kept.archived, lines[0], lines[-1], len(lines)) == (True, "line 4001", "line 5000", 1000)
+    assert whole.data[kept.start :] == kept.data, "offsets count on"
+    assert not (agent.state / "attempts" / item.attempt / "work").exists()
+    await console.assign(forget=(item.attempt,))
+    await console.reached(item.attempt, Phase.FORGOTTEN)
+
+
 async def test_a_thousand_processes_all_end_with_their_code(console, make_agent):
     make_agent()
     items = [script(f"exit {number % 3}") for number in range(300)]

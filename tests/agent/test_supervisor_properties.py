@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from machines.agent.runtimes.base import Exited, Progress
-from machines.agent.supervisor import Accept, Attempt, Effect, Leave, Remove, Save, Stop, Supervisor
+from machines.agent.supervisor import Accept, Archive, Attempt, Effect, Leave, Remove, Save, Stop, Supervisor
 from machines.protocol import Acknowledge, Assignments, Order, Phase, Report, Welcome
 
 CONSOLE = "c" * 32
@@ -25,6 +25,8 @@ class World:
         self.now = 0.0
         self.wanted: set[str] = set()
         self.forget: set[str] = set()
+        self.archive: set[str] = set()
+        self.archiving: set[str] = set()
         self.given: set[str] = set()
         self.revision = 0
         self.received: dict[str, Report] = {}
@@ -54,9 +56,17 @@ class World:
             self.forget.add(uid)
             self.revision += 1
 
+    def place_anew(self, uid: str) -> None:
+        if uid in self.given - self.forget:
+            self.wanted.discard(uid)
+            self.archive.add(uid)
+            self.revision += 1
+
     def send_set(self, _uid: str) -> None:
         orders = [ORDERS[uid] for uid in sorted(self.wanted)]
-        self.perform(self.supervisor.on_assignments(Assignments(self.revision, orders, sorted(self.forget)), self.now))
+        archive = sorted(self.archive - self.forget)
+        message = Assignments(self.revision, orders, sorted(self.forget), archive=archive)
+        self.perform(self.supervisor.on_assignments(message, self.now))
 
     def send_an_old_set(self, _uid: str) -> None:
         if self.supervisor.applied_revision > 0:
@@ -84,6 +94,11 @@ class World:
             self.journal.pop(uid, None)
             self.perform(self.supervisor.on_removed(uid, self.now))
 
+    def archived(self, uid: str) -> None:
+        if uid in self.archiving:
+            self.archiving.discard(uid)
+            self.perform(self.supervisor.on_archived(uid, 7, self.now))
+
     def lose_reports(self, _uid: str) -> None:
         self.supervisor.take_reports(self.now)
 
@@ -103,6 +118,7 @@ class World:
         self.supervisor = Supervisor(CONSOLE)
         self.supervisor.restore(copy.deepcopy(list(self.journal.values())))
         self.removing.clear()
+        self.archiving.clear()
         for attempt in self.supervisor.live:
             if attempt.uid in self.processes:
                 self.perform(self.supervisor.on_event(Progress(attempt.uid, Phase.RUNNING, self.now), "", self.now))
@@ -134,7 +150,12 @@ class World:
                     self.stopping.add(uid)
                 case Remove(uid):
                     assert uid not in self.processes
+                    assert uid not in self.archiving
                     self.removing.add(uid)
+                case Archive(uid):
+                    assert uid not in self.processes
+                    assert uid not in self.removing
+                    self.archiving.add(uid)
                 case Leave():
                     raise AssertionError("it left its own console")
 
@@ -144,6 +165,8 @@ class World:
             self.step("send_set", "")
             for uid in [*self.stopping]:
                 self.step("exit", uid)
+            for uid in [*self.archiving]:
+                self.step("archived", uid)
             for uid in [*self.removing]:
                 self.step("removed", uid)
             self.now += 10
@@ -173,4 +196,8 @@ def test_reality_comes_to_match_the_set_and_nothing_starts_twice(steps):
         assert Phase.FORGOTTEN in [age.phase for age in world.received[uid].phases]
         assert uid not in world.supervisor.attempts
         assert uid not in world.journal
+    for uid in world.archive - world.forget:
+        phases = [age.phase for age in world.received[uid].phases]
+        assert Phase.ARCHIVED in phases or Phase.FORGOTTEN in phases  # it may never have got there
+        assert uid not in world.journal or world.journal[uid].archived_from == 7
     assert not world.supervisor.waiting

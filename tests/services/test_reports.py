@@ -131,6 +131,20 @@ def test_a_due_restart_goes_back_to_the_scheduler_and_not_before(running, on) ->
     make.check_invariants()
 
 
+def test_a_placement_has_the_machine_of_the_attempt_before_archive_its_log_until_it_has(running, east, on) -> None:
+    worker, attempt = running()
+    make.report_end(attempt, exit_code=1, at=after(60))
+    restarting.start_due(after(70))
+    elsewhere = make.machine(east, "gpu-99")
+    make.place(worker, elsewhere, now=after(71))
+    [told] = Assignment.objects.filter(attempt=attempt.uid)
+    assert (told.machine, told.order, told.archives) == (on, None, True)
+    phases = [(Phase.RUNNING, 30.0), (Phase.ENDED, 11.0), (Phase.ARCHIVED, 0.0)]
+    make.report(attempt, *phases, seq=1000, end_reason=EndReason.EXITED, exit_code=1, at=after(80))
+    assert not Assignment.objects.filter(attempt=attempt.uid).exists()
+    make.check_invariants()
+
+
 def test_ten_restarts_in_a_row_use_up_the_budget(running, on) -> None:
     worker, attempt = running()
     now = 0

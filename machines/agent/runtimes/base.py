@@ -173,6 +173,10 @@ class Runtime(Protocol):
         """Reach the engine. `machine_id` marks this machine's containers: several agents may share an engine, and ids
         outlive restarts. Raises RuntimeUnavailable."""
 
+    def share_log(self, keep: int) -> int:
+        """At most `keep` bytes of each attempt's output are to be kept on the machine. Returns how many of them may be
+        in `folder.output`: an engine may have a copy of its own."""
+
     async def adopt(self, attempts: Sequence[Adoptable], known: Sequence[str], *, rebooted: bool) -> Sequence[str]:
         """Take up what an earlier life of the agent left: emit Progress(Running) for what runs, the end for what ended
         meanwhile (with its code where it can be known), `Failed(MachineRebooted)` where only a reboot explains it.

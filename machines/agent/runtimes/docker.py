@@ -82,6 +82,11 @@ class DockerRuntime:
         self._network = network
         self._attempts: dict[str, _Attempt] = {}
         self._cleaners: set[asyncio.Task[None]] = set()
+        self._log_file_bytes = request.LOG_FILE_BYTES
+
+    def share_log(self, keep: int) -> int:
+        self._log_file_bytes = request.log_file_bytes(keep)
+        return max(keep - request.LOG_FILES * self._log_file_bytes, 0)
 
     # ---- the agent's calls -----------------------------------------------------------------------------------------
 
@@ -118,6 +123,7 @@ class DockerRuntime:
             image = await self._unless_stopped(attempt, self._provide_image(order, prepared.login))
             await ready()
             self._emit(Progress(attempt.uid, Phase.STARTING, clock.now(), image_digest=image.digest))
+            OutputCopy(folder.output).expect(self._log_file_bytes)
             await self._create(order, prepared, image.reference)
             if attempt.stop_asked.is_set():
                 await self._engine.delete(attempt.uid)
@@ -218,7 +224,7 @@ class DockerRuntime:
             image=reference,
             gpus=self._gpus,
             network=self._network,
-            log_driver=self._engine.log_driver,
+            log=request.LogFiles(self._engine.log_driver, self._log_file_bytes),
         )
         try:
             await self._engine.create(order.attempt, body)

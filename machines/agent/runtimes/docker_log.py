@@ -173,10 +173,15 @@ class OutputCopy:
     def __init__(self, output: Path) -> None:
         self._output = output
         self._cursor_path = output.with_name("engine.cursor")
+        self._file_bytes_path = output.with_name("engine.file-bytes")
+
+    def expect(self, file_bytes: int) -> None:
+        """Of the files in which the engine is going to keep the output. Raises OSError."""
+        self._file_bytes_path.write_text(str(file_bytes))
 
     def resume(self) -> Resume:
         have = self._output.stat().st_size if self._output.exists() else 0
-        return Resume(have, self._cursor(), docker_request.LOG_FILE_BYTES)
+        return Resume(have, self._cursor(), self._file_bytes())
 
     def append(self, data: bytes, cursor: Cursor) -> None:
         """Raises OutputNotWritten. The file first: what was written without moving the cursor is skipped by count.
@@ -198,6 +203,12 @@ class OutputCopy:
     def _write(self, data: bytes) -> None:
         with open(self._output, "ab") as file:
             file.write(data)
+
+    def _file_bytes(self) -> int:
+        try:
+            return int(self._file_bytes_path.read_text())
+        except (FileNotFoundError, ValueError):
+            return docker_request.LOG_FILE_BYTES
 
     def _cursor(self) -> Cursor:
         try:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from machines.agent.runtimes.base import Mount, Prepared, RegistryLogin
 from machines.protocol import Gpu, Order, PullFailure
@@ -10,6 +10,7 @@ from machines.protocol import Gpu, Order, PullFailure
 LABEL = "astra"  # labels are astra.machine, astra.attempt, …
 LOG_FILE_BYTES = 128 * 1024**2
 LOG_FILES = 2  # of the engine, for one attempt
+LOG_FILE_BYTES_MIN = 64 * 1024
 CPU_PERIOD_MICROSECONDS = 100_000
 CPU_QUOTA_MIN_MICROSECONDS = 1_000  # the kernel's least
 CPU_SHARES_PER_CORE = 1024
@@ -23,6 +24,13 @@ _REFERENCE = re.compile(
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>[A-Za-z0-9+._-]+:[0-9a-fA-F]{32,}))?"
 )
 DEFAULT_REGISTRY = "docker.io"
+
+
+class LogFiles(NamedTuple):
+    """How the engine is to keep a container's output."""
+
+    driver: str
+    file_bytes: int
 
 
 def image_reference(image: str) -> str:
@@ -92,7 +100,7 @@ def container_request(
     image: str,
     gpus: Mapping[int, Gpu],
     network: str,
-    log_driver: str,
+    log: "LogFiles",
 ) -> dict[str, Any]:
     """The body of the engine's create call. argv and environment pass untouched, as lists."""
     environment = {**order.env, **prepared.env}
@@ -105,7 +113,7 @@ def container_request(
         "StopSignal": "SIGTERM",
         "HostConfig": {
             "NetworkMode": network,
-            "LogConfig": _log_config(log_driver),
+            "LogConfig": _log_config(log),
             **_cpu(order),
             **_memory(order),
             **_gpu_devices(order, gpus),
@@ -153,11 +161,17 @@ def _labels(order: Order, machine_id: str) -> dict[str, str]:
     return {f"{LABEL}.{name}": value for name, value in values.items()}
 
 
-def _log_config(driver: str) -> dict[str, Any]:
-    config = {"max-size": str(LOG_FILE_BYTES)}
-    if driver == "local":
+def log_file_bytes(keep: int) -> int:
+    """Of one of the engine's files, where `keep` bytes of an attempt's output may be kept in all: what the engine still
+    has is what may be printed while no agent copies it, and at most a quarter of the whole."""
+    return min(LOG_FILE_BYTES, max(keep // 4 // LOG_FILES, LOG_FILE_BYTES_MIN))
+
+
+def _log_config(log: "LogFiles") -> dict[str, Any]:
+    config = {"max-size": str(log.file_bytes)}
+    if log.driver == "local":
         config |= {"max-file": str(LOG_FILES), "compress": "false"}
-    return {"Type": driver, "Config": config}
+    return {"Type": log.driver, "Config": config}
 
 
 def _cpu(order: Order) -> dict[str, int]:

@@ -70,6 +70,9 @@ class ProcessRuntime:
         self.keeper.on_replaced(self._keeper_replaced)
         self._watch = asyncio.create_task(self._watch_memory())
 
+    def share_log(self, keep: int) -> int:
+        return keep
+
     async def adopt(self, attempts: Sequence[Adoptable], known: Sequence[str], *, rebooted: bool) -> Sequence[str]:
         if rebooted:
             for item in attempts:

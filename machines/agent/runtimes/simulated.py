@@ -57,6 +57,9 @@ class SimulatedRuntime:
     async def open(self, machine_id: str, emit: Listener) -> None:
         self._emit = emit
 
+    def share_log(self, keep: int) -> int:
+        return keep
+
     async def adopt(self, attempts: Sequence[Adoptable], known: Sequence[str], *, rebooted: bool) -> Sequence[str]:
         never: list[str] = []
         for item in attempts:

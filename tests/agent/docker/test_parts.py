@@ -8,13 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from machines.agent.runtimes.base import NOTHING_PREPARED
+from machines.agent.runtimes.docker import DockerRuntime
 from machines.agent.runtimes.docker_log import PIECE_BYTES, Cursor, Entry, FrameDecoder, OutputCopy, Resume
 from machines.agent.runtimes.docker_memory import kills_in, memory_group
 from machines.agent.runtimes.docker_request import (
+    LOG_FILES,
+    LogFiles,
     PullProgress,
     container_request,
     image_digest,
     image_reference,
+    log_file_bytes,
 )
 from machines.protocol import Gpu, Order
 
@@ -78,7 +83,13 @@ def request_of(gpus: dict[int, Gpu] | None = None, **fields: Any) -> dict[str, A
     base = {"attempt": "a", "worker": "w", "run": "r", "worker_name": "n", "run_name": "n", "number": 1, "image": "i"}
     order = Order(**{**base, **fields})
     return container_request(
-        order, machine_id="m", image="i:latest", gpus=gpus or {}, network="host", log_driver="local"
+        order,
+        NOTHING_PREPARED,
+        machine_id="m",
+        image="i:latest",
+        gpus=gpus or {},
+        network="host",
+        log=LogFiles("local", 1 << 20),
     )
 
 
@@ -274,3 +285,10 @@ def test_the_memory_group_is_found_in_either_version_of_cgroups() -> None:
     assert memory_group("9:memory:/docker/1\n0::/system.slice\n") == root / "memory/docker/1"
     assert memory_group("0::/system.slice/docker-1.scope\n") == root / "system.slice/docker-1.scope"
     assert memory_group("3:cpu,cpuacct:/docker/1\n") is None
+
+
+@pytest.mark.parametrize("keep", [1, 10**6, 2**26, 2**30, 2**40])
+def test_the_engines_copy_of_the_output_is_part_of_what_may_be_kept(keep: int) -> None:
+    engine = log_file_bytes(keep) * LOG_FILES
+    assert engine + DockerRuntime("unix:///nowhere").share_log(keep) <= max(keep, 128 * 1024)
+    assert engine <= 256 * 1024**2

@@ -6,7 +6,6 @@ from uuid import uuid4
 
 import pytest
 
-from machines.agent.runtimes import docker_request
 from machines.agent.runtimes.base import (
     Failed,
     Progress,
@@ -93,10 +92,8 @@ async def test_starting_twice_makes_one_container(agent: Agent) -> None:
     await reborn.close()
 
 
-async def test_the_copy_stays_exact_while_the_engine_drops_the_beginning_of_its_log(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(docker_request, "LOG_FILE_BYTES", 1_000_000)
+async def test_the_copy_stays_exact_while_the_engine_drops_the_beginning_of_its_log(agent: Agent) -> None:
+    assert agent.runtime.share_log(8_000_000) == 6_000_000
     part = "seq $((i*4000+1)) $((i*4000+4000)); i=$((i+1)); sleep 0.1"
     script = (
         f"i=0; while [ $i -lt 25 ]; do {part}; done; while ! test -e /tmp/go; do sleep 0.1; done; echo more; exit 6"
@@ -112,10 +109,8 @@ async def test_the_copy_stays_exact_while_the_engine_drops_the_beginning_of_its_
     await reborn.close()
 
 
-async def test_of_output_too_fast_to_follow_the_end_is_there_and_nothing_twice(
-    agent: Agent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(docker_request, "LOG_FILE_BYTES", 1_000_000)
+async def test_of_output_too_fast_to_follow_the_end_is_there_and_nothing_twice(agent: Agent) -> None:
+    assert agent.runtime.share_log(8_000_000) == 6_000_000
     _, output = await agent.run("seq", "1", "400000")
     copied = [int(line) for line in output.splitlines()]
     assert copied == sorted(set(copied))
