@@ -68,7 +68,7 @@ MORE: tuple[Field, ...] = (
         "spec.start",
         4,
         "choice",
-        hint="Together: workers that need each other, as in distributed training",
+        hint="Gang for workers that need each other, as in distributed training",
         choices=(
             ("", "Independent: each worker as soon as it has room"),
             ("Gang", "Gang: all workers together, or none"),

@@ -31,6 +31,7 @@ total = torch.tensor([float(rank)])
 dist.all_reduce(total)
 dist.destroy_process_group()
 print(f"rank {rank} of {world}: the ranks add up to {total.item():g}, the weights are equal", flush=True)
+os._exit(0)  # gloo's threads now and then abort the interpreter's own end, after all is done
 """
 MEMORY = {"requested_resources": {"cpu_cores": 1, "memory_bytes": 2 * 1024**3}}
 
@@ -63,4 +64,4 @@ def test_two_machines_train_one_model(console: Console) -> None:
 
 def test_training_goes_on_after_a_worker_has_failed(console: Console) -> None:
     run = train(console, "again", {"FAIL_ONCE": "1"}, on_failure="RestartJob")
-    assert run["status"]["restarts"] == 1
+    assert run["status"]["restarts"] == 1, [console.task(worker)["last_failure"] for worker in run["task_names"]]

@@ -11,7 +11,7 @@ import numpy as np
 
 from runs.scheduling.candidates import Candidates
 from runs.scheduling.ledger import Ints, Ledger, Take, bits_of, lowest_bits
-from runs.scheduling.types import Ask, Hold, Placement, Reservation
+from runs.scheduling.types import Hold, Placement, Reservation
 from runs.scheduling.victims import ends_soon
 
 NEVER_ENDS = float("inf")
@@ -113,21 +113,19 @@ class _Kept:
 
 
 def reserve(
-    run_id: int,
-    asks: Sequence[Ask],
-    candidates: Candidates,
-    ends: Sequence[Release],
-    without: Iterable[int],
-    distinct: bool,
+    run_id: int, workers: Sequence[Candidates], ends: Sequence[Release], without: Iterable[int], distinct: bool
 ) -> Reserved | None:
-    """The earliest time at which all of `asks` fit together, and where; None if they do not even when all has ended.
+    """The earliest time at which all workers fit together, and where; None if they do not even when all has ended.
 
-    `candidates`: those of the largest of them, which stands for each. `without`: rows that the run may not use.
+    `workers`: the candidates of each, in the order in which they are placed. `without`: rows that the run may not use.
     """
-    search = _Search(candidates, len(asks), distinct, set(without))
+    first = workers[0]
+    if any(other is not first for other in workers):
+        return _reserve_mixed(run_id, workers, ends, frozenset(without))
+    search = _Search(first, len(workers), distinct, set(without))
     if not search.run(ends):
         return None
-    return Reserved(candidates.ledger, run_id, search.at, search.rooms())
+    return Reserved(first.ledger, run_id, search.at, search.rooms())
 
 
 class _Search:
@@ -210,3 +208,60 @@ class _Search:
         first = lowest_bits(in_use, min(count, in_use.bit_count()))
         kept = first | lowest_bits(gpu_bits & ~first, count - first.bit_count())
         return _Kept(kept, cpu_milli - workers * need_cpu, memory_bytes - workers * need_memory)
+
+
+# ---- workers that differ ---------------------------------------------------------------------------------------------
+
+
+def _reserve_mixed(
+    run_id: int, workers: Sequence[Candidates], ends: Sequence[Release], without: Set[int]
+) -> Reserved | None:
+    """The same for workers of which none can stand for the others: they are placed as the pass would, on what is free
+    once so many holds have ended. How many must is searched by halving."""
+    ledger = workers[0].ledger
+    too_few, enough = -1, len(ends)
+    rooms = _placed_after(ledger, workers, ends, without)
+    if rooms is None:
+        return None
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        found = _placed_after(ledger, workers, ends[:middle], without)
+        if found is None:
+            too_few = middle
+        else:
+            enough, rooms = middle, found
+    return Reserved(ledger, run_id, ends[enough - 1].at if enough else 0.0, rooms)
+
+
+def _placed_after(
+    ledger: Ledger, workers: Sequence[Candidates], ended: Iterable[Release], without: Set[int]
+) -> dict[int, _Kept] | None:
+    """The machines to keep, were these holds gone; None if not all workers fit then."""
+    later = ledger.copy()
+    _let_end(later, ended)
+    beside: dict[int, Candidates] = {}
+    kept: dict[int, _Kept] = {}
+    for one in workers:
+        candidates = beside.get(id(one)) or beside.setdefault(id(one), one.beside(later))
+        row = candidates.best(without, as_known=False)
+        if row is None:
+            return None
+        taken = later.choose(row, candidates.ask, candidates.place.kinds)
+        later.take(taken)
+        bits = kept[row].gpu_bits if row in kept else 0
+        kept[row] = _Kept(bits | taken.gpu_bits, int(later.free_cpu[row]), int(later.free_memory[row]))
+    return kept
+
+
+def _let_end(ledger: Ledger, ended: Iterable[Release]) -> None:
+    rows: dict[int, tuple[int, int, int]] = {}
+    for release in ended:
+        cpu_milli, memory_bytes, bits = rows.get(release.row, (0, 0, 0))
+        rows[release.row] = (
+            cpu_milli + release.cpu_milli,
+            memory_bytes + release.memory_bytes,
+            bits | release.gpu_bits,
+        )
+    for row, (cpu_milli, memory_bytes, bits) in rows.items():
+        free_cpu, free_memory = int(ledger.free_cpu[row]) + cpu_milli, int(ledger.free_memory[row]) + memory_bytes
+        ledger.set_free(row, free_cpu, free_memory, ledger.held[row] & ~bits)

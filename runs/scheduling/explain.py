@@ -113,10 +113,24 @@ def _queued(numbers: Numbers) -> str:
 
 
 def _gang(numbers: Numbers) -> str:
+    who = "the next" if "differ" in numbers else "each"
     return (
         f"Gang cannot be placed whole: {numbers['fit']} of {numbers['workers']} workers fit now, "
-        f"each needs {_amounts(numbers)}"
+        f"{who} needs {_amounts(numbers)}"
     )
+
+
+def _gang_of(where: str) -> Callable[[Numbers], str]:
+    """`No machine fits: 5 workers start together; all machines could hold 4 at once, each needs 8 GPUs, …`"""
+
+    def words(numbers: Numbers) -> str:
+        who = "the next" if "differ" in numbers else "each"
+        return (
+            f"No machine fits: {numbers['workers']} workers start together; {where} could hold {numbers['most']} "
+            f"at once, {who} needs {_amounts(numbers)}"
+        )
+
+    return words
 
 
 def _quota(words: Callable[[object], str], unit: str) -> Callable[[Numbers], str]:
@@ -159,6 +173,12 @@ SENTENCES: dict[str, Callable[[Numbers], str]] = {
     "never_machines": lambda n: (
         f"No machine fits: {_machines(n['wanted'])} asked, one worker on each; {n['most']} could hold one"
     ),
+    "never_gang": _gang_of("all machines together"),
+    "unavailable_machines": lambda n: (
+        f"No machine fits: {_machines(n['wanted'])} asked, one worker on each; {n['most']} that take work now could "
+        "hold one"
+    ),
+    "unavailable_gang": _gang_of("the machines that take work now"),
     "unavailable_not_ready": lambda n: f"No machine fits: {_are(n, 'not ready')}",
     "unavailable_cordoned": lambda n: f"No machine fits: {_are(n, 'cordoned')}{_because(n)}",
     "unavailable_draining": lambda n: f"No machine fits: {_are(n, 'draining')}{_because(n)}",

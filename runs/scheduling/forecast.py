@@ -14,6 +14,7 @@ from runs.scheduling.ordering import Shares, in_order
 from runs.scheduling.places import Places
 from runs.scheduling.types import Ask, Placement, Refusal, Snapshot, WaitingRun
 from runs.scheduling.victims import ends_soon
+from runs.scheduling.whole import Whole, largest_first
 from runs.units import counted
 
 STOP_SECONDS = 30.0
@@ -46,6 +47,7 @@ class _World:
         self.started = False  # whether the last run that was given to `start` has
         self.ledger = Ledger(snapshot.machines, snapshot.holds)
         self.places = Places(self.ledger)
+        self.whole = Whole(self.places)
         self._candidates: dict[int, Candidates] = {}
         self._ends: list[tuple[float, int, Take]] = []
         self._count = 0  # in which order they were told
@@ -58,20 +60,22 @@ class _World:
 
     def can_hold(self, run: WaitingRun) -> bool:
         self.started = False
-        return bool(run.workers) and all(self._of(worker.ask).is_open for worker in run.workers)
+        if not run.workers or not all(self._of(worker.ask).is_open for worker in run.workers):
+            return False
+        return not run.gang or self.whole.refuse(largest_first([worker.ask for worker in run.workers])) is None
 
     def start(self, run: WaitingRun) -> bool:
         """Wait until the run fits, and start it; False: that never comes."""
         rooms: list[Take] = []
         used: set[int] = set()
-        workers = list(run.workers[: run.parallelism])
-        while workers:
-            room = self._room(workers[0].ask, used if run.distinct_machines else ())
+        asks = largest_first([worker.ask for worker in run.workers[: run.parallelism]])
+        while asks:
+            room = self._room(asks[0], used if run.distinct_machines else ())
             if room is not None:
                 self.ledger.keep(room)
                 rooms.append(room)
                 used.add(room.row)
-                workers.pop(0)
+                asks.pop(0)
             elif not self._wait():
                 return False
         if run.time_limit is not None:

@@ -18,8 +18,6 @@ from runs.scheduling.rank import beside_gpus
 from runs.scheduling.shapes import split_count
 from runs.scheduling.types import (
     Ask,
-    Hold,
-    Numbers,
     Placement,
     Plan,
     Refusal,
@@ -28,6 +26,7 @@ from runs.scheduling.types import (
     WaitingRun,
     WaitingWorker,
 )
+from runs.scheduling.whole import Whole, amounts_of, largest_first, rows_of_distinct_runs, size_of
 
 PLACEMENTS_PER_PASS = 2000  # a pass ends here; the next follows at once
 _NO_ROWS: frozenset[int] = frozenset()
@@ -77,13 +76,15 @@ class _Pass:
         self.bound = bound
         self.ledger = Ledger(snapshot.machines, snapshot.holds)
         self.places = Places(self.ledger)
+        self.whole = Whole(self.places)
         self.shares = Shares(snapshot.machines, snapshot.namespaces, snapshot.holds)
         self.asks: dict[Ask, Candidates] = {}
         self.candidates: dict[int, Candidates] = {}  # by the identity of the ask
         self.beside: dict[int, Candidates] = {}  # the same, on what the reservation leaves
         self.limits = {run.id: run.time_limit for run in snapshot.waiting}
+        self.nevers: dict[int, Refusal | None] = {}  # by the identity of the run
         self.counts: dict[SplitAsk, int | Refusal] = {}
-        self.rows_of_run = _rows_of_distinct_runs(snapshot.waiting, snapshot.holds, self.ledger)
+        self.rows_of_run = rows_of_distinct_runs(snapshot.waiting, snapshot.holds, self.ledger)
         self.claims = Claims(self.ledger, self.shares, snapshot.holds, now)
         self.placements: list[Placement] = []
         self.refusals: dict[int, Refusal] = {}
@@ -97,7 +98,7 @@ class _Pass:
     def _asked(self) -> Iterator[tuple[Ask, int]]:
         """What waiting workers ask for, where they could run at all; a run's workers are mostly equal."""
         for run in self.snapshot.waiting:
-            if run.workers and self._candidates(run.workers[0].ask).can_ever:
+            if run.workers and self._never(run) is None:
                 yield run.workers[0].ask, len(run.workers)
 
     @property
@@ -150,6 +151,11 @@ class _Pass:
 
     def _never(self, run: WaitingRun) -> Refusal | None:
         """Why the run could not run on the cluster if it were empty, ready and in good health; None if it could."""
+        if id(run) not in self.nevers:
+            self.nevers[id(run)] = self._find_never(run)
+        return self.nevers[id(run)]
+
+    def _find_never(self, run: WaitingRun) -> Refusal | None:
         last: Ask | None = None
         for worker in run.workers:
             if worker.ask is last:
@@ -162,6 +168,8 @@ class _Pass:
             wanted, has = len(run.workers) + run.placed, int(self.places.ever(candidates.need).sum())
             if has < wanted:
                 return Refusal("never_machines", {"wanted": wanted, "most": has})
+        if run.gang and len(run.workers) > 1:
+            return self.whole.never([worker.ask for worker in run.workers[: run.parallelism]])
         return None
 
     def _place(self, run: WaitingRun, claimed: Set[int]) -> Refusal | None:
@@ -173,7 +181,7 @@ class _Pass:
             if not workers:
                 return Refusal("parallelism", {"limit": run.parallelism})
         if self.claims.has_given_way(run.id):
-            return Refusal("queued", _amounts(workers[0].ask))
+            return Refusal("queued", amounts_of(workers[0].ask))
         return self._place_whole(run, workers, claimed) if run.gang else self._place_each(run, workers, claimed)
 
     def rehearse(self, run: WaitingRun) -> tuple[list[Placement], Refusal | None]:
@@ -183,7 +191,8 @@ class _Pass:
             return [], refusal
         mark, amount = self.ledger.mark(), quota.NOTHING
         trial: list[Placement] = []
-        for worker in run.workers[: run.parallelism]:
+        at_once = run.workers[: run.parallelism]
+        for worker in _in_turn(at_once) if run.gang else at_once:
             placed = self._try(run, worker, amount)
             if isinstance(placed, Refusal):
                 refusal = placed
@@ -191,7 +200,10 @@ class _Pass:
             trial.append(placed)
             amount = amount.plus(len(placed.gpu_indexes), placed.cpu_milli, placed.memory_bytes)
         self._undo(run, mark, trial)
-        return ([] if refusal is not None and run.gang else trial), refusal
+        if refusal is not None and run.gang:
+            asks = largest_first([worker.ask for worker in at_once])
+            return [], (self._closed_to(run, asks) if refusal.code == "queued" else None) or refusal
+        return trial, refusal
 
     def _place_each(self, run: WaitingRun, workers: Iterable[WaitingWorker], claimed: Set[int]) -> Refusal | None:
         """Each worker for itself: those that fit are placed; the first that does not is why the run waits."""
@@ -211,8 +223,10 @@ class _Pass:
                 without_room.append(worker.ask)
         if without_room:
             first = without_room[0]
-            refused[id(first)] = self._make_room(run, without_room, claimed) or self._as_head(
-                run, [first], refused[id(first)]
+            refused[id(first)] = (
+                self._closed_to(run, [first])
+                or self._make_room(run, without_room, claimed)
+                or self._as_head(run, [first], refused[id(first)])
             )
         return next(iter(refused.values()), None)
 
@@ -220,12 +234,12 @@ class _Pass:
         """All or nothing: tried in the ledger, and undone unless every worker fits. Largest first."""
         mark, amount = self.ledger.mark(), quota.NOTHING
         trial: list[Placement] = []
-        largest_first = sorted(workers, key=lambda worker: (-worker.ask.gpus, -worker.ask.cpu_milli))
-        for worker in largest_first:
+        in_turn = _in_turn(workers)
+        for worker in in_turn:
             placed = self._try(run, worker, amount)
             if isinstance(placed, Refusal):
                 self._undo(run, mark, trial)
-                return self._gang_waits(run, [worker.ask for worker in largest_first], placed, len(trial), claimed)
+                return self._gang_waits(run, [worker.ask for worker in in_turn], placed, len(trial), claimed)
             trial.append(placed)
             amount = amount.plus(len(placed.gpu_indexes), placed.cpu_milli, placed.memory_bytes)
         for placed in trial:
@@ -235,12 +249,20 @@ class _Pass:
     def _gang_waits(self, run: WaitingRun, asks: list[Ask], refusal: Refusal, fit: int, claimed: Set[int]) -> Refusal:
         if refusal.code != "queued":
             return refusal
-        if making := self._make_room(run, asks, claimed):
-            return making
+        if elsewhere := self._closed_to(run, asks) or self._make_room(run, asks, claimed):
+            return elsewhere
         refusal = self._as_head(run, asks, refusal)
         if refusal.code != "next":
             return refusal
-        return Refusal("gang", {**refusal.numbers, "workers": len(asks), "fit": fit})
+        differ = {"differ": 1} if any(ask != asks[0] for ask in asks) else {}
+        return Refusal("gang", {**refusal.numbers, "workers": len(asks), "fit": fit, **differ})
+
+    def _closed_to(self, run: WaitingRun, asks: list[Ask]) -> Refusal | None:
+        """Why these workers would find no room at once however empty the machines were; None if they would."""
+        if run.distinct_machines:
+            of_run = len(run.workers) + run.placed
+            return self.whole.refuse_distinct(self._candidates(asks[0]), len(asks), of_run, self.rows_of_run[run.id])
+        return self.whole.refuse(asks) if len(asks) > 1 else None
 
     def _try(self, run: WaitingRun, worker: WaitingWorker, before: quota.Amount) -> Placement | Refusal:
         """Take room for one worker in the ledger; `before`: what the same trial has taken already."""
@@ -257,7 +279,7 @@ class _Pass:
         used_rows = self.rows_of_run.get(run.id)
         row = candidates.best(used_rows or (), before is quota.NOTHING, run.claim is None)
         if row is None:
-            return Refusal("queued", _amounts(ask))
+            return Refusal("queued", amounts_of(ask))
         if ask.node_fraction is not None:
             amount = before.plus(ask.gpus, *self.ledger.needs(ask, row))
             refusal = quota.refuse(self.shares, run.namespace_id, run.id, amount)
@@ -313,7 +335,6 @@ class _Pass:
         return Refusal("next", numbers)
 
     def _reserve(self, run: WaitingRun, asks: list[Ask]) -> backfill.Reserved | None:
-        largest = max(asks, key=lambda ask: (ask.gpus, ask.cpu_milli, ask.memory_bytes))
         ends = backfill.releases(
             self.ledger,
             self.snapshot.holds,
@@ -322,7 +343,8 @@ class _Pass:
         )
         # Claimed machines are not reserved as well: two promises of one room are none.
         without = self.rows_of_run.get(run.id, _NO_ROWS) | self.claims.rows()
-        return backfill.reserve(run.id, asks, self._candidates(largest), ends, without, run.distinct_machines)
+        workers = [self._candidates(ask) for ask in asks]
+        return backfill.reserve(run.id, workers, ends, without, run.distinct_machines)
 
     def _grant(self, placed: Placement) -> None:
         self.placements.append(placed)
@@ -355,6 +377,11 @@ class _Pass:
         return candidates
 
 
+def _in_turn(workers: Iterable[WaitingWorker]) -> list[WaitingWorker]:
+    """Of a gang the largest workers first."""
+    return sorted(workers, key=lambda worker: size_of(worker.ask))
+
+
 def _claimants(waiting: Iterable[WaitingRun]) -> dict[int, list[WaitingRun]]:
     """Runs with a claim, by priority."""
     found: dict[int, list[WaitingRun]] = {}
@@ -362,20 +389,3 @@ def _claimants(waiting: Iterable[WaitingRun]) -> dict[int, list[WaitingRun]]:
         if run.claim is not None:
             found.setdefault(run.priority, []).append(run)
     return found
-
-
-def _amounts(ask: Ask) -> Numbers:
-    """What a worker waits for, as stored: it does not change while it waits."""
-    if ask.node_fraction is not None:
-        return {"gpus": ask.gpus, "node_fraction": ask.node_fraction}
-    return {"gpus": ask.gpus, "cpu_milli": ask.cpu_milli, "memory_bytes": ask.memory_bytes}
-
-
-def _rows_of_distinct_runs(waiting: Iterable[WaitingRun], holds: Iterable[Hold], ledger: Ledger) -> dict[int, set[int]]:
-    """For runs whose workers must each have a machine of their own: the rows they are on."""
-    rows: dict[int, set[int]] = {run.id: set() for run in waiting if run.distinct_machines}
-    if rows:
-        for hold in holds:
-            if hold.run_id in rows and hold.machine_id in ledger.row_of:
-                rows[hold.run_id].add(ledger.row_of[hold.machine_id])
-    return rows

@@ -1,12 +1,15 @@
 """What holds for every cluster and every queue."""
 
 from collections import defaultdict
+from typing import Any
 
+import msgspec
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runs.scheduling.candidates import Candidates
+from runs.scheduling.explain import is_for_good
 from runs.scheduling.feasible import STAGES, Level, refusals_by_machine
 from runs.scheduling.ledger import Ledger
 from runs.scheduling.places import Places
@@ -21,6 +24,7 @@ from runs.scheduling.types import (
     Placement,
     Plan,
     Snapshot,
+    SplitAsk,
     WaitingRun,
     WaitingWorker,
 )
@@ -61,16 +65,18 @@ quotas = st.none() | st.integers(0, 6)
 
 @st.composite
 def runs(draw: st.DrawFn, number: int) -> WaitingRun:
-    ask = draw(asks)
-    count = draw(st.integers(1, 4))
+    ask, other = draw(asks), draw(asks)
+    count, of_other = draw(st.integers(1, 4)), draw(st.sampled_from((0, 0, 0, 1, 2)))
+    distinct = draw(st.sampled_from((False, False, True)))
+    each = [ask] * count + [other] * (0 if distinct else of_other)
     return WaitingRun(
         id=number,
         namespace_id=draw(st.integers(1, 2)),
         queued_at=float(draw(st.integers(0, 5))),
-        workers=tuple(WaitingWorker(number * 10 + rank, ask) for rank in range(count)),
+        workers=tuple(WaitingWorker(number * 10 + rank, one) for rank, one in enumerate(each)),
         priority=draw(st.integers(0, 2)),
         gang=draw(st.booleans()),
-        distinct_machines=draw(st.sampled_from((False, False, True))),
+        distinct_machines=distinct,
         parallelism=draw(st.none() | st.integers(1, 3)),
         time_limit=draw(st.none() | st.integers(60, 600)),
     )
@@ -175,15 +181,34 @@ def test_gangs_are_whole_or_absent_and_every_other_run_says_why_it_waits(snapsho
         assert (placed[run.id] < at_once) == (run.id in plan.refusals)
 
 
-@given(snapshots(), st.integers(0, 6), st.integers(0, 2))
-@settings(max_examples=60)
-def test_an_impossible_run_changes_nobodys_plan(snapshot: Snapshot, place: int, priority: int) -> None:
-    impossible = WaitingRun(50, 1, 0.0, (WaitingWorker(500, Ask(gpus=99)),), priority)
+def together(count: int, ask: Ask, **facts: Any) -> WaitingRun:
+    return WaitingRun(50, 1, 0.0, tuple(WaitingWorker(500 + rank, ask) for rank in range(count)), gang=True, **facts)
+
+
+# Each is more than the four machines with at most four GPUs and eight cores could ever hold, or hold at once.
+IMPOSSIBLE = (
+    together(1, Ask(gpus=99)),
+    together(1, Ask(constraints=Constraints(names=("nowhere",)))),
+    together(17, Ask(gpus=1)),
+    together(65, Ask(cpu_milli=500), time_limit=60.0),
+    together(5, Ask(), distinct_machines=True),
+    WaitingRun(50, 1, 0.0, split=SplitAsk(gpus=99)),
+)
+
+
+@given(snapshots(), st.integers(0, 6), st.integers(0, 2), st.sampled_from(IMPOSSIBLE))
+@settings(max_examples=120)
+def test_an_impossible_run_changes_nobodys_plan(
+    snapshot: Snapshot, place: int, priority: int, impossible: WaitingRun
+) -> None:
+    impossible = msgspec.structs.replace(impossible, priority=priority)
     waiting = (*snapshot.waiting[:place], impossible, *snapshot.waiting[place:])
     without = plan_of(snapshot)
     together = make_plan(Snapshot(snapshot.machines, snapshot.holds, snapshot.namespaces, waiting), NOW)
-    assert together.placements == without.placements
-    assert {run_id: refusal for run_id, refusal in together.refusals.items() if run_id != 50} == without.refusals
+    assert 50 in together.splits or is_for_good(together.refusals[50].code)  # one worker, which then can never run
+    others = {run_id: refusal for run_id, refusal in together.refusals.items() if run_id != 50}
+    assert (together.placements, others) == (without.placements, without.refusals)
+    assert (together.preemptions, together.reservation) == (without.preemptions, without.reservation)
 
 
 @given(snapshots())
