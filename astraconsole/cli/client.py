@@ -1,7 +1,7 @@
 """The console's JSON API, as the command line speaks it."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -93,9 +93,16 @@ class Client:
 
     def every(self, path: str, **parameters: Any) -> Iterator[Any]:
         """All items of a list of the workspace, page by page."""
+        return self._pages(lambda page: self.workspace("GET", path, params=page), parameters)
+
+    def every_of_cluster(self, path: str, **parameters: Any) -> Iterator[Any]:
+        """All items of a list of the cluster."""
+        return self._pages(lambda page: self.get(path, **page), parameters)
+
+    def _pages(self, ask: Callable[[dict[str, Any]], Any], parameters: dict[str, Any]) -> Iterator[Any]:
         after: dict[str, str] = {}
         while True:
-            page = self.workspace("GET", path, params={"limit": PAGE_ITEMS, **parameters, **after})
+            page = ask({"limit": PAGE_ITEMS, **parameters, **after})
             yield from page["items"]
             if page["next"] is None:
                 return

@@ -26,8 +26,9 @@ ASTRAEUS = {
     "why": "why",
     "machines": "machines",
     "submit": "submit",
+    "templates": "templates",
 }
-TOP = {"use": "use"}
+TOP = {"login": "login", "logout": "logout", "whoami": "whoami", "use": "use", "completion": "completion"}
 
 
 class Lazy(click.Group):

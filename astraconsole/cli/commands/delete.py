@@ -2,14 +2,20 @@
 
 import click
 
-from astraconsole.cli.client import connect
+from astraconsole.cli import options
+from astraconsole.cli.client import connect, path
+from astraconsole.cli.output import as_json, print_json
 
 
 @click.command("delete")
-@click.argument("runs", nargs=-1, required=True)
-def command(runs: tuple[str, ...]) -> None:
+@options.runs
+@as_json
+def command(runs: tuple[str, ...], as_json: bool) -> None:
     """Stop runs and remove them, their workers and their logs. There is no undo."""
     client = connect()
     for run in runs:
-        client.delete(f"jobs/{run}")
-        click.echo(f"{run} deleted")
+        client.delete(path("jobs", run))
+        if not as_json:
+            click.echo(f"{run} deleted")
+    if as_json:
+        print_json([{"name": run, "deleted": True} for run in runs])

@@ -2,16 +2,17 @@
 
 import click
 
-from astraconsole.cli.client import connect
+from astraconsole.cli import options
+from astraconsole.cli.client import connect, path
 from astraconsole.cli.output import as_json, print_aligned, print_json
 
 
 @click.command("history")
-@click.argument("run")
+@options.run
 @as_json
 def command(run: str, as_json: bool) -> None:
     """Every state change of a run, oldest first."""
-    history = connect().get(f"jobs/{run}")["history"]
+    history = connect().get(path("jobs", run))["history"]
     if as_json:
         print_json(history)
         return

@@ -2,21 +2,22 @@
 
 import click
 
-from astraconsole.cli.client import connect
-from astraconsole.cli.output import as_json, dash, print_aligned, print_json
+from astraconsole.cli import options
+from astraconsole.cli.client import connect, path
+from astraconsole.cli.output import as_json, dash, print_aligned, print_json, print_state
 
 
 @click.command("status")
-@click.argument("run")
+@options.run
 @as_json
 def command(run: str, as_json: bool) -> None:
     """A run's state and sentence, and those of its workers."""
     client = connect()
-    document, workers = client.get(f"jobs/{run}"), client.get("tasks", job=run)["items"]
+    document, workers = client.get(path("jobs", run)), list(client.every_of_cluster("tasks", job=run))
     if as_json:
         print_json({**document, "tasks": workers})
         return
-    click.echo(f"{run}: {document['status']['state']} — {document['status']['reason']}")
+    print_state(run, document["status"]["state"], document["status"]["reason"])
     rows = [
         (
             worker["metadata"]["name"],

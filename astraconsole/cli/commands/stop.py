@@ -2,15 +2,22 @@
 
 import click
 
-from astraconsole.cli.client import connect
+from astraconsole.cli import options
+from astraconsole.cli.client import connect, path
+from astraconsole.cli.output import as_json, print_json
 
 
 @click.command("stop")
-@click.argument("runs", nargs=-1, required=True)
+@options.runs
 @click.option("--reason", default="", help="Kept in the history.")
-def command(runs: tuple[str, ...], reason: str) -> None:
+@as_json
+def command(runs: tuple[str, ...], reason: str, as_json: bool) -> None:
     """Stop runs; their records and logs stay."""
     client = connect()
+    stopped = []
     for run in runs:
-        client.post(f"jobs/{run}/stop", {"reason": reason} if reason else {})
-        click.echo(f"{run} stopped")
+        stopped.append(client.post(path("jobs", run, "stop"), {"reason": reason} if reason else {}))
+        if not as_json:
+            click.echo(f"{run} stopped")
+    if as_json:
+        print_json(stopped)

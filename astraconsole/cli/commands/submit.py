@@ -1,26 +1,34 @@
 """`astra astraeus submit`."""
 
-import json
-from typing import IO
+import sys
+from pathlib import Path
 
 import click
 
+from astraconsole.cli import options
 from astraconsole.cli.client import connect
-from astraconsole.cli.output import as_json, print_json, say_submitted
+from astraconsole.cli.output import as_json
+from astraconsole.cli.problems import NotConfigured
+from astraconsole.cli.run_files import parse_run_file
+from astraconsole.cli.submitting import submit
 
 
 @click.command("submit")
-@click.argument("file", type=click.File())
+@click.argument("file", type=click.Path(allow_dash=True, path_type=Path))
+@options.wait
+@options.dry_run
 @as_json
-def command(file: IO[str], as_json: bool) -> None:
-    """Submit a run from a JSON file, or from standard input with `-`."""
+def command(file: Path, wait: bool, dry_run: bool, as_json: bool) -> int:
+    """Submit a run from a JSON or YAML file, or from standard input with `-`."""
+    body = parse_run_file(*_content(file))
+    return submit(connect(), body, dry_run=dry_run, wait=wait, as_json=as_json)
+
+
+def _content(file: Path) -> tuple[str, bytes]:
+    """Its name for messages, and what is in it."""
+    if str(file) == "-":
+        return "standard input", sys.stdin.buffer.read()
     try:
-        body = json.load(file)
-    except ValueError as error:
-        raise click.BadParameter(f"{file.name} is not JSON: {error}") from error
-    client = connect()
-    run = client.post("jobs", body)
-    if as_json:
-        print_json(run)
-        return
-    say_submitted(run, client.cluster, client.page_of(run["metadata"]["name"]))
+        return str(file), file.read_bytes()
+    except OSError as error:
+        raise NotConfigured(f"cannot read {file}: {error.strerror}") from error

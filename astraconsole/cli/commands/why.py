@@ -2,20 +2,21 @@
 
 import click
 
-from astraconsole.cli.client import connect
-from astraconsole.cli.output import as_json, print_json, print_table
+from astraconsole.cli import options
+from astraconsole.cli.client import connect, path
+from astraconsole.cli.output import as_json, print_json, print_state, print_table
 
 
 @click.command("why")
-@click.argument("run")
+@options.run
 @as_json
 def command(run: str, as_json: bool) -> None:
     """Why a run waits: its reason, and what each machine has against it."""
-    status = connect().get(f"jobs/{run}")["status"]
+    status = connect().get(path("jobs", run))["status"]
     if as_json:
         print_json(status)
         return
-    click.echo(f"{run}: {status['state']} — {status['reason']}")
+    print_state(run, status["state"], status["reason"])
     pending = status.get("pending", {})
     if pending.get("ahead"):
         click.echo(f"{pending['ahead']} ahead of it")

@@ -2,16 +2,17 @@
 
 import click
 
+from astraconsole.cli import options
 from astraconsole.cli.client import connect
 from astraconsole.cli.output import as_json, dash, print_json, print_table
 
 
 @click.command("workers")
-@click.argument("run")
+@options.run
 @as_json
 def command(run: str, as_json: bool) -> None:
     """A run's workers, by rank."""
-    workers = connect().get("tasks", job=run)["items"]
+    workers = list(connect().every_of_cluster("tasks", job=run))
     if as_json:
         print_json(workers)
         return
