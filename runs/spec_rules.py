@@ -35,7 +35,6 @@ class NotYet(NamedTuple):
 # Known to this API, without behaviour so far. Building one of these deletes its row. What stands under the template is
 # refused in the overrides of worker groups as well.
 NOT_YET: tuple[NotYet, ...] = (
-    NotYet("spec.code", None, "sending code with a run does not work yet: put it into the image"),
     NotYet("spec.engine", None, "serving a model beside a run does not work yet"),
     NotYet(f"{TEMPLATE}.registry_secret_ref", None, "registry credentials do not work yet"),
     NotYet(f"{TEMPLATE}.secret_refs", None, "credentials do not work yet"),

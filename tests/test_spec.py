@@ -213,7 +213,6 @@ def test_workers_come_from_one_field_only() -> None:
 
 
 NOT_YET_VALUES: dict[str, Any] = {
-    "spec.code": base64.b64encode(archives.packed({"train.py": ""})).decode(),
     "spec.engine": {"model": "llama"},
     "spec.task_template.registry_secret_ref": {"external_secret_name": "registry-login"},
     "spec.task_template.secret_refs": [{"external_secret_name": "hf", "env_vars": {"token": "HF_TOKEN"}}],
@@ -357,3 +356,16 @@ def test_a_groups_template_merges_environment_and_replaces_the_rest() -> None:
     template = template_of(spec, "ps")
     assert (template.env, template.args, template.image) == ({"A": "1", "B": "2"}, ("serve",), spec.task_template.image)
     assert template_of(spec, "") is spec.task_template
+
+
+def test_code_is_accepted_packed_or_by_its_digest() -> None:
+    text = base64.b64encode(archives.packed({"train.py": ""})).decode()
+    assert parse_run(body(("spec.code", text))).spec.code == text
+    kept = {"sha256": "0" * 64, "size_bytes": 12}
+    assert parse_run(body(("spec.code", kept))).spec.stored()["code"] == kept
+
+
+def test_a_broken_archive_is_refused_in_one_sentence_about_its_field() -> None:
+    text = base64.b64encode(archives.packed({"ok": "", "../up": ""})).decode()
+    [entry] = refusal(body(("spec.code", text))).detail
+    assert entry == {"field": "spec.code", "rule": "must stay inside its folder: '../up' holds .."}

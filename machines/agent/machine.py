@@ -15,6 +15,7 @@ import msgspec
 from machines.agent import clock, output
 from machines.agent.address import reachable
 from machines.agent.barrier import Barrier
+from machines.agent.code import CodeStep
 from machines.agent.connection import Connection, MachineRemoved
 from machines.agent.data_board import DataBoard
 from machines.agent.gpus import Gpus
@@ -110,7 +111,7 @@ class Machine:
         self._local_address = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self.board = DataBoard(self.connection.send)
-        self._preparation = Preparation()
+        self._preparation = Preparation([CodeStep(console, lambda: journal.read_text("token"))])
         self._launches: dict[str, Launch] = {}  # of attempts that have not started
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushed_at = 0.0

@@ -6,7 +6,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
 
 from machines import protocol
 from machines.protocol import (
@@ -22,7 +24,6 @@ from machines.protocol import (
     Reply,
     Report,
     Reports,
-    Request,
     Welcome,
 )
 
@@ -47,6 +48,7 @@ class FakeConsole:
         self.heartbeats: list[Heartbeat] = []
         self.reports: list[Report] = []
         self.tokens: list[str] = []
+        self.code: dict[str, bytes] = {}  # by attempt, as addresses spell it
         self.connection: ServerConnection | None = None
         self.port = 0
         self._replies: dict[str, asyncio.Future[Answer]] = {}
@@ -58,7 +60,9 @@ class FakeConsole:
         return f"http://127.0.0.1:{self.port}"
 
     async def open(self) -> None:
-        self._server = await serve(self._serve, "127.0.0.1", self.port, compression=None)
+        self._server = await serve(
+            self._serve, "127.0.0.1", self.port, compression=None, process_request=self._answer_plain
+        )
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
@@ -82,7 +86,7 @@ class FakeConsole:
             with contextlib.suppress(ConnectionClosed):
                 await self._send_set()
 
-    async def call(self, request: Request, deadline: float = 10) -> Answer:
+    async def call(self, request: protocol.Request, deadline: float = 10) -> Answer:
         assert self.connection is not None
         number = str(len(self._replies))
         self._replies[number] = asyncio.get_running_loop().create_future()
@@ -122,6 +126,16 @@ class FakeConsole:
         return report.end_reason, report.exit_code
 
     # ---- the connection
+
+    def _answer_plain(self, connection: ServerConnection, request: Request) -> Response | None:
+        """What agents fetch without a websocket."""
+        if request.path == "/agent/v1":
+            return None
+        self.tokens.append(request.headers["Authorization"])
+        packed = self.code.get(request.path.removeprefix("/agent/v1/code/"))
+        if packed is None:
+            return connection.respond(404, "no such code")
+        return Response(200, "OK", Headers({"Content-Length": str(len(packed))}), packed)
 
     async def _serve(self, connection: ServerConnection) -> None:
         assert connection.request is not None
