@@ -18,6 +18,7 @@ from machines.protocol import LOG_CHUNK_BYTES
 from runs import queries
 from runs.api_documents import (
     ClusterList,
+    DryRunDocument,
     Log,
     LogSlice,
     RunDocument,
@@ -26,6 +27,7 @@ from runs.api_documents import (
     WorkerList,
     cluster_document,
     created,
+    dry_run_document,
     log_slice,
     moves,
     pending_document,
@@ -43,6 +45,7 @@ from runs.log_answers import (
     tail_text,
 )
 from runs.names import WORKERS_MAX
+from runs.scheduling.dry_run import dry_run
 from runs.scheduling.pending import pending_details
 from runs.services.deleting import delete_run
 from runs.services.stopping import stop_run, stop_worker
@@ -110,9 +113,15 @@ def _access(
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def create_run(request: HttpRequest, org: str, ws: str, cluster: str) -> HttpResponse:
+class Submitting(Schema):
+    dry_run: bool = Field(False, description="check and plan the run, create nothing; answers a DryRunDocument")
+
+
+def create_run(request: HttpRequest, org: str, ws: str, cluster: str, how: Query[Submitting]) -> HttpResponse:
     """Submit a run. The answer is the run as created."""
-    access = _access(request, org, ws, Action.WRITE)
+    access = _access(request, org, ws, Action.WRITE, Submitting.model_fields)
+    if how.dry_run:
+        return json_response(dry_run_document(dry_run(access, cluster, parse_run(read_json(request)), timezone.now())))
     run = submit_run(access, cluster, parse_run(read_json(request)), timezone.now())
     return json_response(run_document(run, [created(run)], queries.names_and_states(run)), HTTPStatus.CREATED)
 
@@ -176,7 +185,9 @@ def stop(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> Htt
 
 def _serve_runs(name: str, in_schema: bool) -> None:
     runs, options = f"{CLUSTER}/{name}", {"include_in_schema": in_schema, "tags": ["Runs"]}
-    router.post(runs, response={201: RunDocument}, openapi_extra=_run_body(), **options)(create_run)
+    router.post(runs, response={200: DryRunDocument, 201: RunDocument}, openapi_extra=_run_body(), **options)(
+        create_run
+    )
     router.get(runs, response=RunList, **options)(list_runs)
     router.get(f"{runs}/{{job}}", response=RunDocument, **options)(get_run)
     router.delete(f"{runs}/{{job}}", response={204: None}, **options)(delete)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from machines.models import Gpu, Namespace
     from runs.log_answers import Slice
     from runs.models import Run, Transition, Worker
+    from runs.scheduling.dry_run import DryRun
     from runs.scheduling.pending import Pending
 
 
@@ -100,6 +101,33 @@ class RunSummary(TypedDict):
 class RunDocument(RunSummary):
     history: list[Moved]
     task_names: list[str]
+
+
+class PlannedWorker(TypedDict):
+    """With `node_fraction` the other amounts are those of its machine, and null."""
+
+    name: str
+    gpus: int
+    cpu_cores: float | None
+    memory_bytes: int | None
+    node_fraction: float | None
+
+
+class ForecastDocument(TypedDict):
+    """`starts`: at_once | later | never, as the cluster is now; `text` says why, and when."""
+
+    starts: str
+    text: str
+
+
+class DryRunDocument(TypedDict):
+    """What submitting would create; nothing was. `spec` without `code`, defaults left out."""
+
+    dry_run: bool
+    metadata: dict[str, Any]
+    spec: dict[str, Any]
+    workers: list[PlannedWorker]
+    forecast: ForecastDocument
 
 
 class WorkerMetadata(TypedDict):
@@ -356,6 +384,29 @@ def cluster_document(namespace: "Namespace") -> dict[str, Any]:
         "weight": namespace.weight,
         "max_priority": namespace.max_priority,
         "pools": namespace.pools,
+    }
+
+
+def dry_run_document(tried: "DryRun") -> DryRunDocument:
+    request, outlook = tried.request, tried.outlook
+    return {
+        "dry_run": True,
+        "metadata": {"name": request.metadata.name, "labels": request.metadata.labels},
+        "spec": {name: value for name, value in request.spec.stored().items() if name != "code"},
+        "workers": [
+            {
+                "name": shape.name,
+                "gpus": shape.gpus,
+                "cpu_cores": None if shape.node_fraction else shape.cpu_milli / 1000,
+                "memory_bytes": None if shape.node_fraction else shape.memory_bytes,
+                "node_fraction": shape.node_fraction,
+            }
+            for shape in tried.workers
+        ],
+        "forecast": {
+            "starts": "never" if outlook.never else "later" if outlook.waits else "at_once",
+            "text": outlook.text,
+        },
     }
 
 

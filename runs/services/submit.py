@@ -38,12 +38,7 @@ def submit_run(access: Access, cluster_slug: str, request: RunRequest, now: date
     Raises Forbidden, NotFound (no such cluster for the workspace), PriorityNotAllowed, JobAlreadyExists,
     ValidationError (code that is not there).
     """
-    access.require(Action.WRITE)
-    namespace = _namespace(access, cluster_slug)
-    if request.spec.priority > namespace.max_priority:
-        raise PriorityNotAllowed(
-            f"priority {request.spec.priority} is above namespace {namespace}'s maximum of {namespace.max_priority}"
-        )
+    namespace = admit(access, cluster_slug, request)
     inventory = load_inventory(namespace.cluster_id)
     planned = plan_workers(request.spec, request.metadata.name, inventory, namespace.pools)
     shapes: Sequence[WorkerShape] = [] if isinstance(planned, Refusal) else planned
@@ -53,6 +48,20 @@ def submit_run(access: Access, cluster_slug: str, request: RunRequest, now: date
     run.code_id = code_id
     _insert(run, request.spec.stems(run.name), shapes, access.actor)
     return run
+
+
+def admit(access: Access, cluster_slug: str, request: RunRequest) -> Namespace:
+    """Where the run would be, if this person may submit it there.
+
+    Raises Forbidden, NotFound, PriorityNotAllowed.
+    """
+    access.require(Action.WRITE)
+    namespace = _namespace(access, cluster_slug)
+    if request.spec.priority > namespace.max_priority:
+        raise PriorityNotAllowed(
+            f"priority {request.spec.priority} is above namespace {namespace}'s maximum of {namespace.max_priority}"
+        )
+    return namespace
 
 
 # Raw, since this is on the path of every submit: the ORM takes longer to word this query than PostgreSQL to answer it.
@@ -109,25 +118,35 @@ def _new_run(
     )
 
 
+def refuse_taken_names(namespace: Namespace, name: str, stems: Sequence[str]) -> None:
+    """Raises JobAlreadyExists where a run of this name, with workers named like this, could not be submitted now."""
+    if Stem.objects.filter(namespace=namespace.pk, stem__in=stems).exists():
+        raise _clash(namespace, name, stems)
+
+
 def _insert(run: Run, stems: Sequence[str], shapes: Sequence[WorkerShape], actor: str) -> None:
     try:
         run.id = writes.insert_run(run, stems, shapes, actor)
     except IntegrityError:
-        raise _clash(run, stems) from None
+        raise _clash(run.namespace, run.name, stems) from None
     if run.id is None:
-        raise JobAlreadyExists(
-            f"a run named {run.name} already exists on {run.namespace.cluster}: delete it or pick another name"
-        )
+        raise _same_name(run.namespace, run.name)
     events.wake("schedule", run.namespace.cluster_id)
     events.runs_changed(run.workspace_id, [run.uid])
 
 
-def _clash(run: Run, stems: Sequence[str]) -> JobAlreadyExists:
+def _same_name(namespace: Namespace, name: str) -> JobAlreadyExists:
+    return JobAlreadyExists(f"a run named {name} already exists on {namespace.cluster}: delete it or pick another name")
+
+
+def _clash(namespace: Namespace, name: str, stems: Sequence[str]) -> JobAlreadyExists:
     """Workers' names are stems and ranks, so two runs' can only be equal where their stems are."""
-    taken = Stem.objects.filter(namespace=run.namespace_id, stem__in=stems).select_related("run").order_by("stem")
+    taken = Stem.objects.filter(namespace=namespace.pk, stem__in=stems).select_related("run").order_by("stem")
     found = taken.first()
     if found is None:
-        return JobAlreadyExists(f"the run's names were another's until just now: submit {run.name} again")
+        return JobAlreadyExists(f"the run's names were another's until just now: submit {name} again")
     owner = found.run.name
+    if found.stem == owner == name:
+        return _same_name(namespace, name)
     whose = "a run of that name" if found.stem == owner else f"the run {owner}, whose workers are called {found.stem}-…"
     return JobAlreadyExists(f"the name {found.stem} is taken by {whose}: pick another name for the run or its group")
