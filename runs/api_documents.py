@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NotRequired
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from astraconsole.json_bodies import moment
-from runs.state_machine import RunState
+from runs.state_machine import RunState, is_ready
 
 if TYPE_CHECKING:
     from machines.models import Gpu, Namespace
@@ -156,10 +156,12 @@ class Placed(TypedDict):
 
 
 class WorkerSummary(TypedDict):
-    """A worker in a list. `placement` is null before the first placement; `metrics` holds the newest samples."""
+    """A worker in a list. `placement` is null before the first placement; `metrics` holds the newest samples. `ready`:
+    it runs, its readiness probe (if it has one) succeeds, and nobody stops it."""
 
     metadata: WorkerMetadata
     status: WorkerStatus
+    ready: bool
     exit_code: int | None
     restarts: int
     restart_at: str | None
@@ -310,6 +312,7 @@ def worker_summary(worker: "Worker", job: str, gpus: Iterable["Gpu"]) -> dict[st
     return {
         "metadata": {"name": worker.name, "job": job, "rank": worker.rank, "group": worker.group},
         "status": {"state": worker.state, "reason": worker.reason},
+        "ready": is_ready(worker.state, worker.reason),
         "exit_code": worker.exit_code,
         "restarts": worker.restarts,
         "restart_at": moment(worker.restart_at),

@@ -40,7 +40,6 @@ NOT_YET: tuple[NotYet, ...] = (
     NotYet(f"{TEMPLATE}.secret_refs", None, "credentials do not work yet"),
     NotYet(f"{TEMPLATE}.datavolume_refs", None, "drives do not work yet"),
     NotYet(f"{TEMPLATE}.model_refs", None, "models do not work yet"),
-    NotYet(f"{TEMPLATE}.probes", None, "probes do not work yet"),
 )
 
 

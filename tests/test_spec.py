@@ -218,7 +218,6 @@ NOT_YET_VALUES: dict[str, Any] = {
     "spec.task_template.secret_refs": [{"external_secret_name": "hf", "env_vars": {"token": "HF_TOKEN"}}],
     "spec.task_template.datavolume_refs": [{"name": "imagenet", "mount_path": "/data"}],
     "spec.task_template.model_refs": [{"name": "llama", "mount_path": "/model"}],
-    "spec.task_template.probes": {"liveness": {"exec": {"command": ["true"]}, "period_seconds": 5}},
 }
 
 
@@ -273,7 +272,6 @@ def test_what_a_group_takes_over_counts_towards_its_size() -> None:
         ("spec.code", 7, "spec.code"),
         ("spec.code", {"sha256": "abc"}, "spec.code.sha256"),
         ("spec.code", {}, "spec.code.sha256"),
-        ("spec.task_template.probes", {"liveness": {"period_seconds": 5}}, "spec.task_template.probes.liveness"),
         ("spec.task_template.secret_refs", [{"external_secret_name": "x"}], "spec.task_template.secret_refs[0]"),
         ("spec.worker_groups", [{"name": "a", "count": 1}, {"name": "a", "count": 1}], "spec.worker_groups"),
         ("spec.worker_groups", [{"name": "-", "count": 1}], "spec.worker_groups[0].name"),
@@ -305,6 +303,35 @@ def test_exit_codes_that_cost_nothing_have_rules(more: dict[str, Any], field: st
     changes += [("spec.on_failure", more["on_failure"])] if "on_failure" in more else []
     (found,) = refusal(body(*changes)).detail
     assert found["field"] == field
+    assert rule in found["rule"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "probe", "field", "rule"),
+    [
+        ("liveness", {"period_seconds": 5}, "", "must have exactly one of exec and http"),
+        ("liveness", {"exec": {"command": ["a"]}, "http": {"port": 1}}, "", "must have exactly one of exec and http"),
+        ("startup", {"exec": {"command": []}}, ".exec.command", "must not be empty"),
+        ("startup", {"exec": {"command": "ls"}}, ".exec.command", "must be a list"),
+        ("liveness", {"http": {"port": 0}}, ".http.port", "must be at least 1"),
+        ("liveness", {"http": {"port": 80, "scheme": "ftp"}}, ".http.scheme", "must be one of 'http' or 'https'"),
+        ("readiness", {"http": {"port": 80, "path": "x"}}, ".http.path", "must be the path of a URL"),
+        ("readiness", {"http": {"port": 80, "path": "/a b"}}, ".http.path", "must be the path of a URL"),
+        ("readiness", {"http": {"port": 80, "path": "/a#b"}}, ".http.path", "must be the path of a URL"),
+        ("liveness", {"http": {"port": 80}, "success_threshold": 2}, ".success_threshold", "must be 1"),
+        ("startup", {"http": {"port": 80}, "failure_threshold": 0}, ".failure_threshold", "must be at least 1"),
+        ("startup", {"http": {"port": 80}, "period_seconds": 0.5}, ".period_seconds", "must be a whole number"),
+        (
+            "startup",
+            {"http": {"port": 80}, "initial_delay_seconds": -1},
+            ".initial_delay_seconds",
+            "must be at least 0",
+        ),
+    ],
+)
+def test_probes_have_rules(kind: str, probe: dict[str, Any], field: str, rule: str) -> None:
+    (found,) = refusal(body(("spec.task_template.probes", {kind: probe}))).detail
+    assert found["field"] == f"spec.task_template.probes.{kind}{field}"
     assert rule in found["rule"]
 
 

@@ -30,8 +30,8 @@ from pathlib import Path
 import msgspec
 
 from machines.agent import clock, output
+from machines.agent.attempt import Attempt
 from machines.agent.runtimes.base import AttemptFolder
-from machines.agent.supervisor import Attempt
 from machines.protocol import ARCHIVE_LINES, Order, Phase
 
 log = logging.getLogger(__name__)
@@ -194,6 +194,7 @@ class Journal:
             order.time_limit_seconds,
             order.stop_grace_seconds,
             phases=[(Phase.PREPARING, accepted.at)],
+            probes=order.probes,
         )
         stamp = accepted.stamp
         if last:

@@ -6,10 +6,11 @@ unprivileged user once, at its start: changing the user at each spawn would turn
 bounds how fast a machine takes work.
 
 Agent → keeper: {op: spawn, attempt, argv, env, cwd, working_dir, output, exit, cgroups}, {op: stop, attempt, grace},
-{op: adopt, attempt, pid, born, exit}, {op: wait, cgroups}. Keeper → agent: once {ev: live, keeper, home, attempts},
-then {ev: started, attempt, pid, born, at, cgroups}, {ev: failed, attempt, code, error, at},
-{ev: exit, attempt, code, at, oom}. A spawn of an attempt that runs, or whose start was tried as its `exit` file says,
-starts nothing: it tells what became of it.
+{op: adopt, attempt, pid, born, exit}, {op: wait, cgroups}, {op: probe, attempt, probe, argv, env, cwd, working_dir,
+timeout}. Keeper → agent: once {ev: live, keeper, home, attempts}, then {ev: started, attempt, pid, born, at, cgroups},
+{ev: failed, attempt, code, error, at}, {ev: exit, attempt, code, at, oom}, {ev: probed, attempt, probe, code, output}.
+A spawn of an attempt that runs, or whose start was tried as its `exit` file says, starts nothing: it tells what became
+of it.
 """
 
 import contextlib
@@ -24,8 +25,8 @@ from collections import deque
 
 from machines.agent.clock import now
 from machines.agent.keeper_link import Link, Message
+from machines.agent.keeper_probes import KeeperProbes
 from machines.agent.processes import (
-    MARK,
     PR_SET_CHILD_SUBREAPER,
     End,
     OomScore,
@@ -40,11 +41,12 @@ from machines.agent.processes import (
     read_trace,
     scan,
     send_signal,
+    start_process,
     tried_line,
+    wait_any,
 )
 
 SOCKET = "keeper.sock"
-BACK_TO_DEFAULT = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD]
 EXEC_CODES = {errno.ENOENT: 127, errno.EACCES: 126, errno.ENOEXEC: 126}
 SPAWNS_PER_TURN = 8  # then look at exits and tell the agent: news must not wait for a long queue
 KILL_AGAIN_SECONDS = 0.05  # a process may fork while its group is being killed
@@ -82,6 +84,7 @@ class Keeper:
     def __init__(self, listener: socket.socket, home: list[str], oom_score: OomScore) -> None:
         self.poll = select.poll()
         self.link = Link(listener, self.poll)
+        self.probes = KeeperProbes(self.link.tell)
         self.home = home  # the keeper's own cgroups
         self.place = home  # where it is
         self.wait_in = home  # where it goes when there is nothing to start
@@ -118,6 +121,7 @@ class Keeper:
         if self.queue:
             return 0
         due = [worker.kill_at for worker in self.workers.values() if worker.kill_at is not None]
+        due += self.probes.deadlines()
         if not all(worker.cgroups for worker in self.ending.values()):
             due.append(self.scan_after)
         if self.leave_at is not None:
@@ -145,6 +149,8 @@ class Keeper:
             self._adopt(message)
         elif message["op"] == "wait":
             self.wait_in = message["cgroups"]
+        elif message["op"] == "probe":
+            self._probe(message)
 
     # ---- starting ----------------------------------------------------------------------------------------------------
 
@@ -182,17 +188,37 @@ class Keeper:
         append(message["exit"], tried_line(oom_before, message["cgroups"]))
         output = os.open(message["output"], os.O_WRONLY | os.O_APPEND)
         try:
-            self.oom_score.write(WORKERS_OOM_SCORE)  # the child inherits it
-            pid = start_process(program, message, output)
+            pid = self._start(program, message, output)
         except OSError as error:
             self._not_started(message, EXEC_CODES.get(error.errno or 0), f"{message['argv'][0]}: {error.strerror}")
             return
         finally:
-            self.oom_score.restore()
             os.close(output)
         worker = Worker(message["attempt"], pid, message["exit"], message["cgroups"], oom_before)
         self.workers[worker.attempt] = self.by_pid[pid] = worker
         self.link.tell({"ev": "started", **worker.facts()})
+
+    def _start(self, program: str, message: Message, output: int) -> int:
+        try:
+            self.oom_score.write(WORKERS_OOM_SCORE)  # the child inherits it
+            return start_process(program, message, output)
+        finally:
+            self.oom_score.restore()
+
+    def _probe(self, message: Message) -> None:
+        """Ask a worker: beside its own processes, as one of them. One whose main process is gone is not asked."""
+        worker = self.workers.get(message["attempt"])
+        if worker is None or worker.end is not None:
+            return
+        program, code = find_program(message["argv"][0], message["env"].get("PATH", os.defpath))
+        if not program:
+            self.probes.refuse(message, code, f"{message['argv'][0]}: command not found")
+            return
+        try:
+            self._enter({**message, "cgroups": worker.cgroups})
+            self.probes.start(message, lambda output: self._start(program, message, output))
+        except (OSError, ValueError) as error:
+            self.probes.refuse(message, 126, f"{message['argv'][0]}: {error}")
 
     def _enter(self, message: Message) -> None:
         os.chdir(message["cwd"])
@@ -269,9 +295,12 @@ class Keeper:
         if self.wakeup in ready:
             os.read(self.wakeup, 65536)
         for pid, status in iter(wait_any, None):
-            if pid in self.by_pid:  # else an orphan of a worker, that came to us
-                code = os.waitstatus_to_exitcode(status)
-                self._main_ended(self.by_pid[pid], code if code >= 0 else 128 - code)
+            code = os.waitstatus_to_exitcode(status)
+            code = code if code >= 0 else 128 - code
+            if pid in self.by_pid:
+                self._main_ended(self.by_pid[pid], code)
+            else:  # or an orphan of a worker, that came to us
+                self.probes.ended(pid, code, self.workers)
         for worker in [worker for worker in self.by_pid.values() if worker.pidfd in ready]:
             self._main_ended(worker, None)
 
@@ -289,6 +318,7 @@ class Keeper:
             sys.stderr.write(f"no exit record for {worker.attempt}: {error}\n")
 
     def _kill_due(self) -> None:
+        self.probes.kill_due()
         for worker in self.workers.values():
             if worker.kill_at is not None and worker.kill_at <= now():
                 self._signal(worker, signal.SIGKILL)
@@ -326,32 +356,6 @@ class Keeper:
             pids = scan({worker.attempt: worker.pid})[worker.attempt]
         for pid in pids:
             send_signal(pid, number)
-
-
-def start_process(program: str, message: Message, output: int) -> int:
-    """Its number. Raises OSError with the kernel's reason, ValueError for what no kernel can be given."""
-    return os.posix_spawn(
-        program,
-        message["argv"],
-        {**message["env"], MARK: message["attempt"]},
-        file_actions=[
-            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
-            (os.POSIX_SPAWN_DUP2, output, 1),
-            (os.POSIX_SPAWN_DUP2, output, 2),
-        ],
-        setsid=True,
-        setsigmask=[],
-        setsigdef=BACK_TO_DEFAULT,
-    )
-
-
-def wait_any() -> tuple[int, int] | None:
-    """An ended child; None if there is none."""
-    try:
-        pid, status = os.waitpid(-1, os.WNOHANG)
-    except ChildProcessError:
-        return None
-    return (pid, status) if pid else None
 
 
 def listen(folder: str) -> socket.socket:

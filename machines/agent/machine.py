@@ -14,14 +14,18 @@ import msgspec
 
 from machines.agent import clock, output
 from machines.agent.address import reachable
+from machines.agent.attempt import Attempt
 from machines.agent.barrier import Barrier
 from machines.agent.code import CodeStep
 from machines.agent.connection import Connection, MachineRemoved
 from machines.agent.data_board import DataBoard
+from machines.agent.effects import Accept, Archive, Ask, Effect, Leave, OpenBarrier, Remove, Save, Stop
 from machines.agent.gpus import Gpus
 from machines.agent.journal import Journal, Kept
 from machines.agent.launch import Launch
 from machines.agent.preparing import Preparation
+from machines.agent.probes import ProbeKind
+from machines.agent.probing import answer_of
 from machines.agent.runtimes.base import (
     Adoptable,
     CannotStart,
@@ -33,18 +37,7 @@ from machines.agent.runtimes.base import (
     at_once,
 )
 from machines.agent.sampler import Sampler
-from machines.agent.supervisor import (
-    Accept,
-    Archive,
-    Attempt,
-    Effect,
-    Leave,
-    OpenBarrier,
-    Remove,
-    Save,
-    Stop,
-    Supervisor,
-)
+from machines.agent.supervisor import Supervisor
 from machines.protocol import (
     VERSION,
     Acknowledge,
@@ -61,6 +54,7 @@ from machines.protocol import (
     LogChunk,
     Order,
     Phase,
+    Probe,
     ReadLog,
     Reply,
     Request,
@@ -113,6 +107,7 @@ class Machine:
         self.board = DataBoard(self.connection.send)
         self._preparation = Preparation([CodeStep(console, lambda: journal.read_text("token"))])
         self._launches: dict[str, Launch] = {}  # of attempts that have not started
+        self._probed: dict[str, Order] = {}  # of live attempts with probes
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushed_at = 0.0
         self._heartbeat: asyncio.Task[None] | None = None
@@ -146,6 +141,7 @@ class Machine:
         await self.runtime.open(self.journal.machine_id(), self._on_event)
         known = [item.attempt.uid for item in kept]
         orders = {item.order.attempt: item.order for item in kept}
+        self._probed = {uid: order for uid, order in orders.items() if order.probes is not None}
         live = sorted((item for item in kept if not item.attempt.ended), key=lambda item: item.rebooted)
         for rebooted, items in groupby(live, key=lambda item: item.rebooted):
             adoptables = [self._adoptable(item) for item in items]
@@ -235,6 +231,8 @@ class Machine:
                     if (launch := self._launches.get(uid)) is not None:
                         launch.stop()
                     self._spawn(self.runtime.stop(uid, grace_seconds))
+                case Ask(uid, kind, probe):
+                    self._spawn(self._probe(uid, kind, probe))
                 case Remove(uid):
                     self._spawn(self._remove(uid))
                 case Archive(uid):
@@ -258,6 +256,8 @@ class Machine:
         self._begin(order)
 
     def _begin(self, order: Order) -> None:
+        if order.probes is not None:
+            self._probed[order.attempt] = order
         self._sampler.hold(order)
         launch = self._launches[order.attempt] = Launch(order.barrier)
         self._spawn(self._start(order, launch))
@@ -287,6 +287,10 @@ class Machine:
     def _on_waiting(self, uid: str, sentence: str) -> None:
         self._perform(self.supervisor.on_waiting(uid, sentence))
 
+    async def _probe(self, uid: str, kind: ProbeKind, probe: Probe) -> None:
+        failure = await answer_of(self.runtime, self._probed[uid], kind, probe)
+        self._perform(self.supervisor.on_answer(uid, kind, failure, clock.now()))
+
     async def _remove(self, uid: str) -> None:
         await self._remove_container(uid)
         await asyncio.to_thread(self.journal.remove, uid)
@@ -312,6 +316,7 @@ class Machine:
             tail = output.last_lines(self.journal.attempt_folder(event.attempt).output)
         if isinstance(event, Exited | Failed):
             self._to_trim.add(event.attempt)
+            self._probed.pop(event.attempt, None)
         self._perform(self.supervisor.on_event(event, tail, clock.now()))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

@@ -4,8 +4,9 @@ import contextlib
 import ctypes
 import os
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 MARK = "ASTRA_ATTEMPT_UID"  # in every worker's environment: finds descendants that left its session
 PR_SET_CHILD_SUBREAPER = 36
@@ -145,6 +146,36 @@ def marked(pid: int) -> str | None:
         if entry.startswith(MARK.encode() + b"="):
             return entry.partition(b"=")[2].decode(errors="replace")
     return None
+
+
+BACK_TO_DEFAULT = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD]
+
+
+def start_process(program: str, message: Mapping[str, Any], output: int) -> int:
+    """Of a message's argv, env and attempt; its number. Raises OSError with the kernel's reason, ValueError for what no
+    kernel can be given."""
+    return os.posix_spawn(
+        program,
+        message["argv"],
+        {**message["env"], MARK: message["attempt"]},
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_DUP2, output, 1),
+            (os.POSIX_SPAWN_DUP2, output, 2),
+        ],
+        setsid=True,
+        setsigmask=[],
+        setsigdef=BACK_TO_DEFAULT,
+    )
+
+
+def wait_any() -> tuple[int, int] | None:
+    """An ended child; None if there is none."""
+    try:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return None
+    return (pid, status) if pid else None
 
 
 # ---- cgroups ---------------------------------------------------------------------------------------------------------

@@ -5,12 +5,10 @@ Each `on_…` takes one thing that happened and returns the effects to carry out
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import TypeAlias
 
-import msgspec
-
+from machines.agent.attempt import Attempt, StopCause, end_reason
+from machines.agent.effects import Accept, Archive, Ask, Effect, Leave, OpenBarrier, Remove, Save, Stop
+from machines.agent.probes import ProbeKind, Prober
 from machines.agent.runtimes.base import Exited, Failed, MemoryKills, Progress, RuntimeEvent
 from machines.protocol import (
     Acknowledge,
@@ -18,8 +16,7 @@ from machines.protocol import (
     EndReason,
     Order,
     Phase,
-    PhaseAge,
-    PullFailure,
+    Probes,
     Report,
     Reports,
     Welcome,
@@ -33,114 +30,6 @@ REPORTS_PER_FRAME = 200
 TAIL_BYTES_PER_FRAME = 256 * 1024
 
 
-class StopCause(StrEnum):
-    UNWANTED = "unwanted"  # the console no longer lists it
-    TIME_LIMIT = "time limit"
-
-
-class Attempt(msgspec.Struct):
-    """What the machine knows of an attempt; written to the journal as it is. Times are on the machine's clock."""
-
-    uid: str
-    time_limit_seconds: float | None = None  # counted from Running
-    stop_grace_seconds: float = 30
-    phases: list[tuple[Phase, float]] = []
-    seq: int = 1
-    acknowledged: int = 0
-    exit_code: int | None = None
-    end_reason: EndReason | None = None
-    message: str = ""
-    log_tail: str = ""
-    image_digest: str = ""
-    pull_progress: str = ""
-    pull_failure: PullFailure | None = None
-    process_oom_kills: int = 0
-    waiting: str = ""  # what its preparation waits for
-    stop_cause: StopCause | None = None
-    stop_at: float = 0
-    archived_from: int | None = None  # the first byte of the output that is kept; null: its container is there
-
-    def time_of(self, phase: Phase) -> float | None:
-        return next((at for reached, at in self.phases if reached == phase), None)
-
-    @property
-    def ended(self) -> bool:
-        return self.end_reason is not None
-
-    @property
-    def forgotten(self) -> bool:
-        return self.time_of(Phase.FORGOTTEN) is not None
-
-    def report(self, now: float) -> Report:
-        return Report(
-            attempt=self.uid,
-            seq=self.seq,
-            phases=[PhaseAge(phase, max(0.0, now - at)) for phase, at in self.phases],
-            exit_code=self.exit_code,
-            end_reason=self.end_reason,
-            message=self.message,
-            log_tail=self.log_tail,
-            image_digest=self.image_digest,
-            pull_progress=self.pull_progress,
-            pull_failure=self.pull_failure,
-            process_oom_kills=self.process_oom_kills,
-            waiting=self.waiting,
-        )
-
-
-# ---- effects ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Accept:
-    """Write the order down, then start it."""
-
-    order: Order
-    attempt: Attempt
-
-
-@dataclass(frozen=True)
-class OpenBarrier:
-    """Let it start, once it is ready."""
-
-    attempt: str
-
-
-@dataclass(frozen=True)
-class Stop:
-    attempt: str
-    grace_seconds: float
-
-
-@dataclass(frozen=True)
-class Remove:
-    """All traces: container, folder, output. `Supervisor.on_removed` when done."""
-
-    attempt: str
-
-
-@dataclass(frozen=True)
-class Archive:
-    """Its container, and all but the end of its output. `Supervisor.on_archived` when done."""
-
-    attempt: str
-
-
-@dataclass(frozen=True)
-class Save:
-    attempt: Attempt
-
-
-@dataclass(frozen=True)
-class Leave:
-    """Close the connection: this is not the console that the machine belongs to."""
-
-    reason: str
-
-
-Effect: TypeAlias = Accept | OpenBarrier | Stop | Remove | Archive | Save | Leave
-
-
 class Supervisor:
     """The state of one machine. `console`: uid of the one it was joined to; empty: the first that welcomes it."""
 
@@ -152,6 +41,7 @@ class Supervisor:
         self.urgent = False  # what waits to be sent is more than "order received"
         self._live: dict[str, Attempt] = {}
         self._opened: set[str] = set()  # whose barrier was opened
+        self._probers: dict[str, Prober] = {}
         self._forget: set[str] = set()  # to be removed once they ended
         self._archive: set[str] = set()  # likewise
         self._removing: set[str] = set()  # or being archived
@@ -266,6 +156,25 @@ class Supervisor:
                 self._changed(attempt)
         return []
 
+    def on_answer(self, uid: str, kind: ProbeKind, failure: str | None, now: float) -> list[Effect]:
+        """Of a probe: why it failed; empty: it succeeded; None: it could not be asked."""
+        attempt, prober = self._live.get(uid), self._probers.get(uid)
+        if attempt is None or prober is None or attempt.stop_cause is not None:
+            return []
+        prober.answered(kind, failure)
+        if prober.failure:
+            attempt.stop_message = prober.failure
+            attempt.not_ready = f"{prober.failure}; it is being stopped"
+            self._changed(attempt)
+            return self._stop(attempt, StopCause.PROBE, now)
+        if (attempt.started, attempt.not_ready) == (prober.started, prober.not_ready):
+            return []
+        told = attempt.not_ready
+        attempt.started, attempt.not_ready = prober.started, prober.not_ready
+        if told != attempt.not_ready:
+            self._changed(attempt)
+        return [Save(attempt)]
+
     def on_removed(self, uid: str, now: float) -> list[Effect]:
         self._removing.discard(uid)
         self._forget.discard(uid)
@@ -291,13 +200,17 @@ class Supervisor:
     # ---- time --------------------------------------------------------------------------------------------------------
 
     def on_tick(self, now: float) -> list[Effect]:
-        """A few times a second: time limits (connected or not), reports to be repeated, the journal's arrears."""
+        """A few times a second: time limits and probes (connected or not), reports to be repeated, the journal's
+        arrears."""
         effects: list[Effect] = []
         for attempt in list(self._live.values()):
             running_at = attempt.time_of(Phase.RUNNING)
             limit = attempt.time_limit_seconds
             if limit is not None and running_at is not None and now >= running_at + limit:
                 effects += self._stop(attempt, StopCause.TIME_LIMIT, now)
+            if attempt.probes is not None and running_at is not None and attempt.stop_cause is None:
+                due = self._prober(attempt, attempt.probes, running_at).due(now)
+                effects += [Ask(attempt.uid, kind, probe) for kind, probe in due]
         if self.welcome is not None:
             for uid, sent_at in self._sent_at.items():
                 if now >= sent_at + self.welcome.resend_seconds:
@@ -344,7 +257,11 @@ class Supervisor:
 
     def _accept(self, order: Order, now: float) -> Accept:
         attempt = Attempt(
-            order.attempt, order.time_limit_seconds, order.stop_grace_seconds, phases=[(Phase.PREPARING, now)]
+            order.attempt,
+            order.time_limit_seconds,
+            order.stop_grace_seconds,
+            phases=[(Phase.PREPARING, now)],
+            probes=order.probes,
         )
         self.attempts[order.attempt] = self._live[order.attempt] = attempt
         self._unsent[order.attempt] = None
@@ -398,6 +315,8 @@ class Supervisor:
         reached = attempt.time_of(event.phase) is None
         if reached:
             attempt.phases.append((event.phase, event.at))
+        if reached and event.phase is Phase.RUNNING and attempt.probes is not None:
+            attempt.not_ready = self._prober(attempt, attempt.probes, event.at).not_ready
         news = (event.image_digest or attempt.image_digest, event.pull_progress)
         if not reached and news == (attempt.image_digest, attempt.pull_progress):
             return []
@@ -405,17 +324,28 @@ class Supervisor:
         self._changed(attempt)
         return [Save(attempt)] if reached else []
 
+    def _prober(self, attempt: Attempt, probes: Probes, running_at: float) -> Prober:
+        """One that an earlier agent asked goes on from what it found."""
+        known = self._probers.get(attempt.uid)
+        if known is None:
+            known = Prober(probes, running_at, started=attempt.started, not_ready=attempt.not_ready)
+            self._probers[attempt.uid] = known
+        return known
+
     def _end(self, attempt: Attempt, event: Exited | Failed, log_tail: str, now: float) -> list[Effect]:
         attempt.end_reason = end_reason(attempt, event)
         attempt.exit_code = event.exit_code
         if isinstance(event, Failed):
             attempt.message = event.message[:MESSAGE_CHARACTERS]
             attempt.pull_failure = event.pull_failure
+        if attempt.end_reason is EndReason.PROBE_FAILED:
+            attempt.message = attempt.stop_message
         attempt.log_tail = log_tail
         attempt.pull_progress = attempt.waiting = ""
         attempt.phases.append((Phase.ENDED, event.at))
         del self._live[attempt.uid]
         self._opened.discard(attempt.uid)
+        self._probers.pop(attempt.uid, None)
         self._changed(attempt)
         effects: list[Effect] = [Save(attempt)]
         if attempt.uid in self._forget:
@@ -428,15 +358,6 @@ class Supervisor:
         attempt.seq += 1
         self._unsent[attempt.uid] = None
         self.urgent = True
-
-
-def end_reason(attempt: Attempt, event: Exited | Failed) -> EndReason:
-    """Our own stop explains every end that came after it (137 then is no memory kill), and none that came before."""
-    if attempt.stop_cause is not None and event.at >= attempt.stop_at:
-        return EndReason.STOPPED if attempt.stop_cause == StopCause.UNWANTED else EndReason.TIME_LIMIT
-    if isinstance(event, Failed):
-        return event.reason
-    return EndReason.OOM_KILLED if event.oom_killed else EndReason.EXITED
 
 
 def in_frames(reports: Sequence[Report]) -> list[Reports]:

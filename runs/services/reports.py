@@ -24,7 +24,7 @@ from runs.services.ends import end_worker
 from runs.services.moves import Batch, locked
 from runs.services.rows import AttemptRow, WorkerRow
 from runs.spec import RunSpec, template_of
-from runs.state_machine import CONTAINER_RUNNING, ENDED, PLACED, WorkerState
+from runs.state_machine import CONTAINER_RUNNING, ENDED, NOT_READY_PREFIX, PLACED, WorkerState
 
 log = logging.getLogger(__name__)
 
@@ -235,6 +235,9 @@ def _show_progress(batch: Batch, worker: WorkerRow, report: Report, specs: Specs
         batch.reword(worker, report.waiting)
     elif worker.state in (WorkerState.PREPARING, WorkerState.STARTING) and report.message:
         batch.reword(worker, report.message[:2000])
+    elif worker.state is WorkerState.RUNNING:
+        not_ready = f"{NOT_READY_PREFIX}: {report.not_ready[:1000]}"
+        batch.reword(worker, not_ready if report.not_ready else CONTAINER_RUNNING)
 
 
 def _warn_of_oom_kills(

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_GET
 from astraconsole.tenancy.queries import get_access
 from astraconsole.web import is_partial
 from runs import queries, sentences
-from runs.spec import load_spec, template_of
+from runs.spec import Probe, Probes, load_spec, template_of
 from runs.state_machine import ENDED
 from runs.views import facts
 from runs.views.context import context_of
@@ -45,6 +45,7 @@ def _head(worker: "Worker") -> dict[str, Any]:
         "run": worker.run,
         "template": template,
         "environment": sorted(template.env.items()),
+        "probes": _probes(template.probes),
         "sentence": _sentence(worker),
         "advice": facts.advice_for(worker),
         "retry": facts.retry(spec),
@@ -54,6 +55,14 @@ def _head(worker: "Worker") -> dict[str, Any]:
         "lifetime": spec.effective_lifetime,
         "ended": worker.state in ENDED,
     }
+
+
+def _probes(probes: Probes | None) -> list[tuple[str, Probe]]:
+    """(name, probe) of those that it has."""
+    if probes is None:
+        return []
+    named = (("Startup", probes.startup), ("Readiness", probes.readiness), ("Liveness", probes.liveness))
+    return [(name, probe) for name, probe in named if probe is not None]
 
 
 def _sentence(worker: "Worker") -> str:

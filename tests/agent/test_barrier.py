@@ -2,8 +2,9 @@
 
 import pytest
 
+from machines.agent.effects import OpenBarrier
 from machines.agent.runtimes.base import Progress
-from machines.agent.supervisor import OpenBarrier, Supervisor
+from machines.agent.supervisor import Supervisor
 from machines.protocol import Assignments, EndReason, Phase, Welcome
 from tests.agent.agents import order, script
 

@@ -4,8 +4,8 @@ import stat
 
 import pytest
 
+from machines.agent.attempt import Attempt
 from machines.agent.journal import Journal, Stamp, StateDirectoryError
-from machines.agent.supervisor import Attempt
 from machines.protocol import EndReason, Phase
 from tests.agent.agents import order
 

@@ -4,8 +4,10 @@ import uuid
 
 import pytest
 
+from machines.agent.attempt import Attempt, StopCause, end_reason
+from machines.agent.effects import Accept, Leave, Remove, Save, Stop
 from machines.agent.runtimes.base import Exited, Failed, MemoryKills, Progress
-from machines.agent.supervisor import Accept, Attempt, Leave, Remove, Save, Stop, StopCause, Supervisor, end_reason
+from machines.agent.supervisor import Supervisor
 from machines.protocol import Acknowledge, Assignments, EndReason, Order, Phase, Report, Welcome
 
 CONSOLE = "c" * 32

@@ -6,8 +6,10 @@ import copy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from machines.agent.attempt import Attempt
+from machines.agent.effects import Accept, Archive, Effect, Leave, Remove, Save, Stop
 from machines.agent.runtimes.base import Exited, Progress
-from machines.agent.supervisor import Accept, Archive, Attempt, Effect, Leave, Remove, Save, Stop, Supervisor
+from machines.agent.supervisor import Supervisor
 from machines.protocol import Acknowledge, Assignments, Order, Phase, Report, Welcome
 
 CONSOLE = "c" * 32

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from machines.protocol import EndReason
+from machines.protocol import EndReason, Phase
 from runs.models import Run
 from runs.scheduling.loop import run_once
 from tests import builders
@@ -85,6 +85,22 @@ def test_a_worker_that_restarts_in_a_loop_is_shown_with_its_next_try(place: Plac
     panel = text_of(place.get("/jobs/gpu-east/loop").split('aria-label="Restarting in a loop"')[1])
     assert "1 of 10 tries failed in a row; the next begins" in panel
     assert "Connection refused" in panel
+
+
+def test_a_worker_that_is_not_ready_says_so_on_its_page_and_on_its_runs(place: Place) -> None:
+    probes = {
+        "readiness": {"http": {"port": 8000, "path": "/health"}, "period_seconds": 5, "success_threshold": 2},
+        "liveness": {"exec": {"command": ["test", "-e", "alive"]}, "initial_delay_seconds": 90},
+    }
+    run = place.submit("web", lifetime="Service", template={"probes": probes})
+    attempt = builders.place(run.workers.get(), place.machine, now=timezone.now())
+    builders.report(attempt, (Phase.RUNNING, 1), not_ready="readiness probe failed: HTTP 503", at=timezone.now())
+    not_ready = "Running, not ready: readiness probe failed: HTTP 503"
+    assert not_ready in text_of(place.get("/jobs/gpu-east/web"))
+    assert not_ready in text_of(place.get("/workers/gpu-east/web-0"))
+    started = text_of(place.get("/workers/gpu-east/web-0?tab=started"))
+    assert "GET http://:8000/health every 5s, 1s each; fails after 3 in a row, succeeds after 2" in started
+    assert "every 10s after 90s, 1s each; fails after 3 in a row" in started
 
 
 def test_a_service_in_a_loop_has_no_last_try(place: Place) -> None:

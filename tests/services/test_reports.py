@@ -89,7 +89,32 @@ def test_why_a_machine_still_prepares_is_shown(editor, east, on) -> None:
     assert state_of(worker) == ("Preparing", "waiting for external secret hf-token")
 
 
+def test_a_worker_that_is_not_ready_says_why_and_says_when_it_is(editor, east, on) -> None:
+    worker = make.workers(make.submit(editor, east))[0]
+    attempt = make.place(worker, on)
+    running = ((Phase.PREPARING, 2.0), (Phase.RUNNING, 1.0))
+    make.report(attempt, *running, not_ready="readiness probe failed: HTTP 503", at=after(3))
+    assert state_of(worker) == ("Running", "Running, not ready: readiness probe failed: HTTP 503")
+    assert worker.run.reason == "1 of 1 workers running"
+    make.report(attempt, *running, at=after(4))
+    assert state_of(worker) == ("Running", "Container running")
+    make.check_invariants()
+
+
 # ---- ends ----
+
+
+def test_a_failed_probe_is_the_reason_of_a_restart(running) -> None:
+    worker, attempt = running()
+    failed = "Liveness probe failed: HTTP 500"
+    make.report_end(attempt, exit_code=0, reason=EndReason.PROBE_FAILED, message=failed, log_tail="hung\n", at=after(9))
+    assert state_of(worker) == ("Restarting", failed)
+    assert (worker.failures_in_row, worker.last_failure["reason"], worker.last_failure["log_tail"]) == (
+        1,
+        failed,
+        "hung\n",
+    )
+    make.check_invariants()
 
 
 def test_exit_code_0_completes_and_frees_the_room(running) -> None:

@@ -14,8 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
+from machines.agent.probes import ProbeKind
 from machines.agent.usage import Usage
-from machines.protocol import EndReason, Order, Phase, PullFailure
+from machines.protocol import EndReason, Order, Phase, Probe, PullFailure
 
 
 @dataclass(frozen=True)
@@ -158,6 +159,10 @@ class CannotStart(Exception):
         self.pull_failure = pull_failure
 
 
+class CannotProbe(Exception):
+    """The worker could not be asked: that says nothing about it. The message says why."""
+
+
 class RuntimeUnavailable(Exception):
     """The engine (or keeper) cannot be reached at all. The message is one clear line."""
 
@@ -198,6 +203,10 @@ class Runtime(Protocol):
         """SIGTERM, after the grace SIGKILL, descendants included; returns at once, the end is emitted when it comes.
         May be called at any time after `start` was called (also while it pulls: then the pull is given up) and more
         than once; an unknown or ended attempt is no error."""
+
+    async def probe(self, order: Order, kind: ProbeKind, probe: Probe) -> str:
+        """Ask a running attempt once: empty when it is well, else why not. Cancelled when it takes too long. Raises
+        CannotProbe."""
 
     async def remove(self, attempt: str) -> None:
         """Remove the container of an ended attempt; nothing there is no error."""

@@ -15,12 +15,15 @@ from typing import Any, TypeVar
 import aiodocker
 
 from machines.agent import clock
+from machines.agent.http_check import http_failure
+from machines.agent.probes import ProbeKind, exit_failure
 from machines.agent.processes import born
 from machines.agent.runtimes import docker_request as request
 from machines.agent.runtimes.base import (
     NOTHING_PREPARED,
     Adoptable,
     AttemptFolder,
+    CannotProbe,
     CannotStart,
     Exited,
     Failed,
@@ -37,7 +40,7 @@ from machines.agent.runtimes.docker_engine import RETRY_SECONDS, TROUBLE, Engine
 from machines.agent.runtimes.docker_log import Entry, FrameDecoder, OutputCopy, OutputNotWritten
 from machines.agent.runtimes.docker_memory import MemoryWatch
 from machines.agent.usage import Usage, engine_usage
-from machines.protocol import EndReason, Gpu, Order, Phase
+from machines.protocol import EndReason, Gpu, HttpCheck, Order, Phase, Probe
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -144,6 +147,15 @@ class DockerRuntime:
         if known.stopper is not None:
             known.stopper.cancel()  # the newer grace counts
         known.stopper = asyncio.create_task(self._stop(known, grace_seconds))
+
+    async def probe(self, order: Order, kind: ProbeKind, probe: Probe) -> str:
+        """A command runs as the container's user, in its working directory and environment."""
+        if isinstance(probe.check, HttpCheck):
+            return await http_failure(probe.check)
+        try:
+            return exit_failure(*await self._engine.run_inside(order.attempt, probe.check.command))
+        except TROUBLE as error:
+            raise CannotProbe(str(error)) from error
 
     async def remove(self, attempt: str) -> None:
         known = self._attempts.pop(attempt, None)

@@ -4,11 +4,13 @@ Whatever the engine answers is raised as `aiodocker.DockerError` with its status
 """
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
+import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import aiodocker
@@ -22,6 +24,7 @@ T = TypeVar("T")
 
 STATS_SECONDS = 5.0
 RETRY_SECONDS = 1.0  # between tries to reach an engine that is away
+OUTPUT_BYTES = 2048  # of a command run inside a container: the end of what it printed
 AWAY = 900  # aiodocker's status for an engine that cannot be reached
 TROUBLE = (aiodocker.DockerError, aiohttp.ClientError, OSError)  # the last two: the connection broke
 SOCKETS = ("/run/docker.sock", "/run/podman/podman.sock")
@@ -144,6 +147,27 @@ class Engine:
     async def signal(self, attempt: str, name: str) -> None:
         """To one that is gone or ended: nothing."""
         await self._unless((404, 409), lambda: self._container(attempt).kill(signal=name))
+
+    async def run_inside(self, attempt: str, argv: Sequence[str]) -> tuple[int | None, bytes]:
+        """A command beside the main process: its exit code and the end of what it printed. Cancelled, it is killed. One
+        try: raises what TROUBLE lists."""
+        command = await self._container(attempt).exec(argv)
+        said = b""
+        try:
+            async with command.start(detach=False) as stream:
+                while (message := await stream.read_out()) is not None:
+                    said = (said + message.data)[-OUTPUT_BYTES:]
+            return (await command.inspect())["ExitCode"], said
+        except asyncio.CancelledError:
+            await asyncio.shield(self._kill(command))
+            raise
+
+    async def _kill(self, command: Any) -> None:
+        """The engine has no call for that: by its number, where the agent may."""
+        with contextlib.suppress(*TROUBLE):
+            found = await command.inspect()
+            if found["Running"] and found["Pid"]:
+                os.kill(found["Pid"], signal.SIGKILL)
 
     async def delete(self, attempt: str) -> None:
         """With all its processes and anonymous volumes; nothing there, or being removed: nothing."""

@@ -5,6 +5,7 @@ the keeper; with cgroups where permitted. What cannot be honoured here is refuse
 """
 
 import asyncio
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -12,13 +13,16 @@ from pathlib import Path
 
 from machines.agent.cgroups import MINIMUM_MEMORY_BYTES, Limits
 from machines.agent.clock import now
+from machines.agent.http_check import http_failure
 from machines.agent.keeper_client import KeeperClient, KeeperUnavailable, WorkerUser
 from machines.agent.keeper_link import Message
+from machines.agent.probes import ProbeKind, exit_failure
 from machines.agent.processes import born, marked_leaders, oom_kills, read_trace
 from machines.agent.runtimes.base import (
     NOTHING_PREPARED,
     Adoptable,
     AttemptFolder,
+    CannotProbe,
     CannotStart,
     Exited,
     Failed,
@@ -31,11 +35,12 @@ from machines.agent.runtimes.base import (
     at_once,
 )
 from machines.agent.usage import Usage, cgroup_usage, sessions_usage
-from machines.protocol import EndReason, Order, Phase
+from machines.protocol import EndReason, HttpCheck, Order, Phase, Probe
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SIGKILLED = 137
 MEMORY_LOOK_SECONDS = 2
+KILL_LATER_SECONDS = 0.5  # a probe that takes too long: after the agent has given it up, and so says that
 
 
 class Process:
@@ -58,6 +63,8 @@ class ProcessRuntime:
     def __init__(self, keeper: KeeperClient) -> None:
         self.keeper = keeper
         self._processes: dict[str, Process] = {}
+        self._probes: dict[int, asyncio.Future[Message]] = {}  # asked of the keeper, by number
+        self._probe_numbers = itertools.count(1)
         self._emit: Listener
         self._watch: asyncio.Task[None]
 
@@ -123,6 +130,32 @@ class ProcessRuntime:
             process.stop_grace = grace_seconds
             self.keeper.send({"op": "stop", "attempt": attempt, "grace": grace_seconds})
 
+    async def probe(self, order: Order, kind: ProbeKind, probe: Probe) -> str:
+        """A command is started by the keeper: in the worker's environment and cgroup, as its user."""
+        if isinstance(probe.check, HttpCheck):
+            return await http_failure(probe.check)
+        process = self._processes.get(order.attempt)
+        if process is None:
+            raise CannotProbe("it has ended")
+        number = next(self._probe_numbers)
+        answer = self._probes[number] = asyncio.get_running_loop().create_future()
+        message: Message = {
+            "op": "probe",
+            "attempt": order.attempt,
+            "probe": number,
+            "argv": probe.check.command,
+            "env": environment(order, self.keeper.user, process.folder.work),
+            "cwd": str(process.folder.work),
+            "working_dir": order.working_dir,
+            "timeout": probe.timeout_seconds + KILL_LATER_SECONDS,
+        }
+        self.keeper.send(message)
+        try:
+            told = await answer
+        finally:
+            del self._probes[number]
+        return exit_failure(told["code"], told["output"].encode())
+
     async def remove(self, attempt: str) -> None:
         """Its folder is all there is, and the agent removes that."""
 
@@ -178,6 +211,8 @@ class ProcessRuntime:
             self._not_started(attempt, event)
         elif event["ev"] == "exit":
             self._exited(attempt, event)
+        elif event["ev"] == "probed" and (asked := self._probes.get(event["probe"])) is not None and not asked.done():
+            asked.set_result(event)
 
     def _started(self, attempt: str, facts: Message) -> None:
         process = self._processes[attempt]
@@ -229,6 +264,9 @@ class ProcessRuntime:
             self._emit(Exited(item.order.attempt, end.at + item.clock_shift, end.code, oom_killed=killed))
 
     def _keeper_replaced(self) -> None:
+        for asked in self._probes.values():
+            if not asked.done():
+                asked.set_exception(CannotProbe("the keeper was killed"))
         lost: list[str] = []
         for attempt, process in self._processes.items():
             if read_trace(str(process.folder.exit)).tried:

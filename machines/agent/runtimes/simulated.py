@@ -2,16 +2,20 @@
 
 The order's environment says what happens: ASTRA_SIMULATE_SECONDS how long it runs (0), ASTRA_SIMULATE_EXIT_CODE how it
 ends (0), ASTRA_SIMULATE_PULL_SECONDS how long its image takes (0), ASTRA_SIMULATE_LINES how many lines it writes (3).
-`sleep N` as the command runs for N seconds. What runs goes on across a restart of the agent, as a real worker would.
+ASTRA_SIMULATE_STARTUP, _READINESS and _LIVENESS are the answers of its probes in turn, the last one for ever: `fail,ok`
+(ok). `sleep N` as the command runs for N seconds. What runs goes on across a restart of the agent, as a real worker
+would.
 """
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from machines.agent.clock import now
 from machines.agent.gpus import wave
+from machines.agent.probes import ProbeKind
 from machines.agent.runtimes.base import (
     NOTHING_PREPARED,
     Adoptable,
@@ -26,7 +30,7 @@ from machines.agent.runtimes.base import (
     at_once,
 )
 from machines.agent.usage import Usage
-from machines.protocol import EndReason, Order, Phase
+from machines.protocol import EndReason, Order, Phase, Probe
 
 TERMINATED = 143
 
@@ -52,6 +56,7 @@ class SimulatedRuntime:
     def __init__(self) -> None:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._pulls: dict[str, asyncio.Task[None]] = {}
+        self._asked: Counter[tuple[str, ProbeKind]] = Counter()
         self._emit: Listener
 
     async def open(self, machine_id: str, emit: Listener) -> None:
@@ -99,6 +104,13 @@ class SimulatedRuntime:
         if timer is not None:
             timer.cancel()
             self._emit(Exited(attempt, now(), TERMINATED))
+
+    async def probe(self, order: Order, kind: ProbeKind, probe: Probe) -> str:
+        answers = order.env.get(f"ASTRA_SIMULATE_{kind.upper()}", "ok").split(",")
+        turn = self._asked[order.attempt, kind]
+        self._asked[order.attempt, kind] += 1
+        answer = answers[min(turn, len(answers) - 1)].strip()
+        return "" if answer == "ok" else f"simulated: {answer}"
 
     async def remove(self, attempt: str) -> None:
         """Its folder is all there is, and the agent removes that."""
