@@ -10,12 +10,12 @@ from pydantic_core import PydanticCustomError
 
 from machines import packed_code
 from runs.names import WORKERS_MAX, name_faults
+from runs.units import TIME_LIMIT_MAX, TIME_LIMIT_MIN
 
 ARGUMENT_MAX = 131_071  # bytes of one argument, or of one KEY=value: what Linux takes
 GPUS_MAX = 100_000
 MEMORY_MIN, MEMORY_MAX = 1024**2, 64 * 1024**4
 PER_GPU_MEMORY_MAX = 4 * 1024**4
-TIME_LIMIT_MIN, TIME_LIMIT_MAX = 60, 366 * 86400
 PRIORITY_MAX = 1_000_000
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)

@@ -10,6 +10,7 @@ _SIZE = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(?:([kmgtp])(?:i?b?)?|(b)
 _SIZE_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _SIZE_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
 _LARGEST = 2**63 - 1
+TIME_LIMIT_MIN, TIME_LIMIT_MAX = 60, 366 * 86400  # seconds a worker may be given
 
 _UNITS_IN_ORDER = re.compile(
     r"(?:([0-9]{1,12})\s*d)?\s*(?:([0-9]{1,12})\s*h)?\s*(?:([0-9]{1,12})\s*m)?\s*(?:([0-9]{1,12})\s*s)?",

@@ -29,6 +29,7 @@ ASTRAEUS = {
     "templates": "templates",
 }
 TOP = {"login": "login", "logout": "logout", "whoami": "whoami", "use": "use", "completion": "completion"}
+SLURM = {"sbatch": "slurm_sbatch", "squeue": "slurm_squeue", "scancel": "slurm_scancel", "sinfo": "slurm_sinfo"}
 
 
 class Lazy(click.Group):
@@ -51,7 +52,9 @@ class Lazy(click.Group):
 
 astraeus = Lazy(ASTRAEUS, name="astraeus", help="Runs: submit them, watch them, end them.")
 astra = Lazy(TOP, name="astra", help="The command line of the Astra console.")
+slurm = Lazy(SLURM, name="slurm", help="Slurm's scripts and commands, as runs.")
 astra.add_command(astraeus)
+astra.add_command(slurm)
 
 
 def main() -> None:
