@@ -2,7 +2,6 @@
 
 import os
 import sys
-import traceback
 from collections.abc import Mapping
 from importlib import import_module
 from io import TextIOWrapper
@@ -32,12 +31,22 @@ TOP = {"login": "login", "logout": "logout", "whoami": "whoami", "use": "use", "
 SLURM = {"sbatch": "slurm_sbatch", "squeue": "slurm_squeue", "scancel": "slurm_scancel", "sinfo": "slurm_sinfo"}
 
 
+class PipeClosed(Exception):
+    """Nobody reads the output any more. Not an OSError, of which click would make an exit of its own."""
+
+
 class Lazy(click.Group):
     """A group whose commands are named in a table and imported on demand."""
 
     def __init__(self, modules: Mapping[str, str], **options: Any) -> None:
         super().__init__(**options)
         self.modules = modules
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise PipeClosed from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.modules, *super().list_commands(ctx)]
@@ -65,7 +74,7 @@ def main() -> None:
     try:
         code = _run()
         sys.stdout.flush()
-    except BrokenPipeError:
+    except (BrokenPipeError, PipeClosed):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains of it once more
         code = Exit.PIPE_CLOSED
     sys.exit(code)
@@ -86,13 +95,13 @@ def _run() -> int:
         return _say(str(problem), problem.exit_code)
     except click.Abort:
         return Exit.INTERRUPTED
-    except BrokenPipeError:
+    except PipeClosed:
         raise
     except OSError as error:
         return _say(f"{error.strerror or error}", Exit.FAILED)
     except Exception as error:  # a defect, or a console that answers what no console does
         if os.environ.get("ASTRA_DEBUG"):
-            traceback.print_exc()
+            sys.excepthook(type(error), error, error.__traceback__)
         return _say(f"unexpected: {type(error).__name__}: {error} (ASTRA_DEBUG=1 shows where)", Exit.DEFECT)
 
 

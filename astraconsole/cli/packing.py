@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from astraconsole.cli.problems import Problem
+from machines.packed_code import EXPANDED_MAX, MEMBERS_MAX, PACKED_MAX, BadCode, read
 from runs.units import format_memory
 
 SKIPPED = frozenset(
@@ -25,9 +26,6 @@ SKIPPED = frozenset(
         ".ipynb_checkpoints",
     }
 )
-PACKED_MAX = 900 * 1024
-EXPANDED_MAX = 32 * 1024**2
-MEMBERS_MAX = 10_000
 LARGEST_NAMED = 5
 
 
@@ -70,6 +68,10 @@ def pack(folder: Path, progress: Callable[[str, int], Callable[[int], None]]) ->
                 break
     if len(packed.getvalue()) > PACKED_MAX:
         raise _too_large(folder, members, f"{PACKED_MAX // 1024} KiB packed")
+    try:
+        read(packed.getvalue())
+    except BadCode as error:
+        raise Problem(f"--code: what {folder} holds {error}") from error
     return Packed(packed.getvalue(), left_out)
 
 

@@ -23,9 +23,8 @@ class _Loader(yaml.SafeLoader):
     """YAML 1.1 would read `02:00:00` as 7200, `yes` as true, `010` as 8 and a day as a date: here they are texts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        self.flatten_mapping(node)
         seen: set[str] = set()
-        for key, _ in node.value:
+        for key in (key for key, _ in node.value if key.tag != "tag:yaml.org,2002:merge"):
             name = self.construct_object(key, deep=True)
             if not isinstance(name, str):
                 raise _refusal(f"the key {name!r} is no text", key.start_mark)
