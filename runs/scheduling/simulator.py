@@ -6,6 +6,7 @@ from statistics import mean, median
 
 import msgspec
 
+from runs.names import WORKERS_MAX
 from runs.scheduling.explain import is_for_good
 from runs.scheduling.planner import make_plan
 from runs.scheduling.types import (
@@ -57,7 +58,8 @@ def simulate(jobs: Iterable[Job], machines: Sequence[MachineView]) -> Result:
     ordered = sorted(jobs, key=lambda job: job.submitted)
     world = _World(ordered, tuple(machines))
     for _ in world.moments():
-        world.start(make_plan(world.snapshot(), world.now))
+        while world.start(make_plan(world.snapshot(), world.now)):
+            pass
     outcomes = [Outcome(job, world.started.get(number)) for number, job in enumerate(ordered)]
     return Result(outcomes, *world.use())
 
@@ -75,7 +77,7 @@ class _World:
         self._total = sum(len(machine.gpus) for machine in machines)
         self._of_gpus = self._total > 0
         if not self._of_gpus:
-            self._total = sum(machine.cpu_milli for machine in machines)
+            self._total = max(1, sum(machine.cpu_milli for machine in machines))
         self._held = 0
         self._held_seconds = self._idle_seconds = 0.0
 
@@ -111,7 +113,7 @@ class _World:
 
     def _submit(self, number: int) -> None:
         job = self.jobs[number]
-        workers = tuple(WaitingWorker(number * 10_000 + rank, ask) for rank, ask in enumerate(job.asks))
+        workers = tuple(WaitingWorker(number * WORKERS_MAX + rank, ask) for rank, ask in enumerate(job.asks))
         self._waiting[number] = WaitingRun(
             number, 1, job.submitted, workers, gang=len(workers) > 1, time_limit=job.limit
         )
@@ -120,8 +122,8 @@ class _World:
         holds = tuple(hold for together in self._holds.values() for hold in together)
         return Snapshot(self.machines, holds, ONE_NAMESPACE, tuple(self._waiting.values()))
 
-    def start(self, plan: Plan) -> None:
-        """What the plan placed starts at once; what can never run leaves the queue."""
+    def start(self, plan: Plan) -> bool:
+        """What the plan placed starts at once; what can never run leaves the queue. True: another pass should follow."""
         for placed in plan.placements:
             job = self.jobs[placed.run_id]
             hold = Hold(
@@ -137,6 +139,7 @@ class _World:
         for number, refusal in plan.refusals.items():
             if is_for_good(refusal.code):
                 del self._waiting[number]
+        return plan.more
 
 
 class Summary(msgspec.Struct, frozen=True):

@@ -3,24 +3,38 @@
 Jobs: `job, submit_s, duration_s`, then `gpus`, `gpu_model` (`A|B`: either), `cpu`/`cpu_per_node`, `mem_bytes`, `nodes`
 as far as the file has them, and `walltime_limit_s`. Amounts are the job's total, but for `cpu_per_node`. Empty: none. A
 share of a GPU (`gpu_milli`) counts as the whole GPU that `gpus` says. Machines: `name, gpus, cpu, mem_bytes`; without
-cores or memory: no limit.
+cores or memory: no limit. What cannot be read raises TraceError, which names the line and the column.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeAlias
 
+from runs.names import WORKERS_MAX
 from runs.scheduling.simulator import Job
 from runs.scheduling.types import ANYWHERE, Ask, Constraints, GpuView, MachineView
 
+Row: TypeAlias = Mapping[str, str | None]
 PLENTY = 2**40
+MOST = 2.0**53  # of anything: what floating point still counts exactly
+GPUS_MAX = 1024  # of one machine
 
 
-def read_machines(rows: Iterable[Mapping[str, str]]) -> list[MachineView]:
+class TraceError(ValueError):
+    """A file that is no trace, in a sentence."""
+
+
+def read_machines(rows: Iterable[Row]) -> list[MachineView]:
     machines = []
     for number, row in enumerate(rows):
-        gpus = tuple(GpuView(index, row.get("gpu_model") or "GPU", 0) for index in range(int(row.get("gpus") or 0)))
-        cpu_milli = int(float(row.get("cpu") or PLENTY) * 1000)
-        machines.append(MachineView(number, row["name"], cpu_milli, int(row.get("mem_bytes") or PLENTY), gpus))
+        line = _Line(number + 2, row)
+        count = line.whole("gpus", GPUS_MAX)
+        gpus = tuple(GpuView(index, row.get("gpu_model") or "GPU", 0) for index in range(count))
+        cpu_milli = int((line.number("cpu") or PLENTY) * 1000)
+        memory = int(line.number("mem_bytes")) or PLENTY
+        machines.append(MachineView(number, line.text("name"), cpu_milli, memory, gpus))
+    if not machines:
+        raise TraceError("there are no machines")
     return machines
 
 
@@ -28,31 +42,74 @@ def equal_machines(count: int, gpus: int) -> list[MachineView]:
     return read_machines({"name": f"n{number}", "gpus": str(gpus)} for number in range(count))
 
 
-def read_jobs(rows: Iterable[Mapping[str, str]], machines: Sequence[MachineView]) -> list[Job]:
-    return [
-        Job(
-            row["job"],
-            float(row["submit_s"]),
-            float(row["duration_s"]),
-            _asks(row, machines),
-            float(row["walltime_limit_s"]) if row.get("walltime_limit_s") else None,
-        )
-        for row in rows
-    ]
+def read_jobs(rows: Iterable[Row], machines: Sequence[MachineView]) -> list[Job]:
+    jobs = []
+    for number, row in enumerate(rows):
+        line = _Line(number + 2, row)
+        limit = line.number("walltime_limit_s") if line.has("walltime_limit_s") else None
+        submitted, duration = line.number("submit_s", needed=True), line.number("duration_s", needed=True)
+        jobs.append(Job(line.text("job"), submitted, duration, _asks(line, machines), limit))
+    if not jobs:
+        raise TraceError("there are no jobs")
+    return jobs
 
 
-def _asks(row: Mapping[str, str], machines: Sequence[MachineView]) -> tuple[Ask, ...]:
+def _asks(line: "_Line", machines: Sequence[MachineView]) -> tuple[Ask, ...]:
     """More GPUs or cores than any machine has are spread over whole machines; memory evenly, at most a machine's."""
-    count = int(row.get("nodes") or 1)
-    gpus = math.ceil(int(row.get("gpus") or 0) / count)
-    cores = float(row.get("cpu_per_node") or float(row.get("cpu") or 0) / count)
+    count = line.whole("nodes") if line.has("nodes") else 1
+    if not count:
+        raise line.error("nodes", "must be at least 1")
+    gpus = math.ceil(line.whole("gpus") / count)
+    cores = line.number("cpu_per_node") or line.number("cpu") / count
     most_gpus = max(len(machine.gpus) for machine in machines)
     most_cores = max(machine.cpu_milli for machine in machines) / 1000
     if gpus > most_gpus > 0:
         count, gpus = math.ceil(gpus / most_gpus), most_gpus
     if cores > most_cores:
         count, cores = count * math.ceil(cores / most_cores), most_cores
-    memory = min(int(row.get("mem_bytes") or 0) // count, max(machine.memory_bytes for machine in machines))
-    models = tuple(model for model in (row.get("gpu_model") or "").split("|") if model)
+    if count > WORKERS_MAX:
+        raise TraceError(f"line {line.at}: the job needs {count:,} workers, more than a run may have ({WORKERS_MAX:,})")
+    memory = min(int(line.number("mem_bytes")) // count, max(machine.memory_bytes for machine in machines))
+    models = tuple(model for model in (line.row.get("gpu_model") or "").split("|") if model)
     constraints = Constraints(gpu_models=models) if gpus and models else ANYWHERE
     return (Ask(gpus, int(cores * 1000), memory, constraints=constraints),) * count
+
+
+class _Line:
+    """One row of a file, and where it stands."""
+
+    def __init__(self, at: int, row: Row) -> None:
+        self.at, self.row = at, row
+
+    def has(self, column: str) -> bool:
+        return bool((self.row.get(column) or "").strip())
+
+    def error(self, column: str, rule: str) -> TraceError:
+        return TraceError(f"line {self.at}: {column} {rule}")
+
+    def text(self, column: str) -> str:
+        if column not in self.row:
+            columns = ", ".join(str(name) for name in self.row if name)
+            raise TraceError(f"there is no column {column}; the first line names {columns}")
+        if not self.has(column):
+            raise self.error(column, "is empty")
+        return str(self.row[column]).strip()
+
+    def number(self, column: str, needed: bool = False) -> float:
+        """At least 0; 0 where the file says nothing."""
+        if not needed and not self.has(column):
+            return 0.0
+        text = self.text(column)
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not 0 <= value <= MOST:
+            raise self.error(column, f"is no number of use here: {text[:40]!r}")
+        return value
+
+    def whole(self, column: str, most: int = 2**31) -> int:
+        value = self.number(column)
+        if value != int(value) or value > most:
+            raise self.error(column, f"must be a whole number up to {most:,}: {str(self.row[column])[:40]!r}")
+        return int(value)

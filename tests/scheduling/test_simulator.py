@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from django.core.management import call_command
+from django.core.management.base import CommandError
 
 from runs.scheduling.saturation import saturate
 from runs.scheduling.simulator import Job, simulate, summarise
@@ -62,3 +63,70 @@ def test_amounts_above_a_machines_are_spread_over_whole_machines() -> None:
 def test_a_recorded_trace_is_simulated(test_data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     call_command("simulate", str(test_data / "traces" / "philly_3wk.csv"), "--nodes", "84x8", "--jobs", "300")
     assert "300 jobs" in capsys.readouterr().out
+
+
+HEAD = "job,submit_s,duration_s,gpus,cpu,mem_bytes,nodes,walltime_limit_s"
+
+
+@pytest.mark.parametrize(
+    ("trace", "told"),
+    [
+        ("", "the trace: there are no jobs"),
+        (HEAD, "the trace: there are no jobs"),
+        ("job,submit_s\na,0", "the trace: there is no column duration_s; the first line names job, submit_s"),
+        ("name,start\na,0", "the trace: there is no column submit_s; the first line names name, start"),
+        (f"{HEAD}\na,0,10,1\nb,0", "the trace: line 3: duration_s is empty"),
+        (f"{HEAD}\na,soon,10", "the trace: line 2: submit_s is no number of use here: 'soon'"),
+        (f"{HEAD}\na,0,-10", "the trace: line 2: duration_s is no number of use here: '-10'"),
+        (f"{HEAD}\na,0,nan", "the trace: line 2: duration_s is no number of use here: 'nan'"),
+        (f"{HEAD}\na,0,1e400", "the trace: line 2: duration_s is no number of use here: '1e400'"),
+        (f"{HEAD}\na,0,10,0.5", "the trace: line 2: gpus must be a whole number up to 2,147,483,648: '0.5'"),
+        (f"{HEAD}\na,0,10,1,1,1,0", "the trace: line 2: nodes must be at least 1"),
+        (f"{HEAD}\na,0,10,1000000", "the trace: line 2: the job needs 125,000 workers, more than a run may have"),
+        (f"{HEAD}\n,0,10", "the trace: line 2: job is empty"),
+        ("\0\0\n\0", "the trace: "),
+    ],
+)
+def test_a_file_that_is_no_trace_is_refused_with_the_line_and_the_column(tmp_path: Path, trace: str, told: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(trace)
+    with pytest.raises(CommandError) as refused:
+        call_command("simulate", str(path), nodes="2x8")
+    assert f"cannot read {told}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        ("0x8", "there are no machines"),
+        ("2x9999", "line 2: gpus must be a whole number up to 1,024: '9999'"),
+        ("no-such-file.csv", "No such file or directory"),
+    ],
+)
+def test_machines_that_cannot_be_read_are_refused(tmp_path: Path, nodes: str, told: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"{HEAD}\na,0,10,1")
+    with pytest.raises(CommandError, match=f"cannot read the machines: .*{told}"):
+        call_command("simulate", str(path), nodes=nodes)
+
+
+def test_a_trace_without_gpus_cannot_saturate_them(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"{HEAD}\na,0,10,0,1")
+    with pytest.raises(CommandError, match="counts GPUs"):
+        call_command("simulate", str(path), nodes="2x8", saturate=[1])
+
+
+def test_a_job_too_large_for_all_machines_together_never_starts_and_holds_nobody_up(capsys, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(f"{HEAD}\nwide,0,10,24\na,1,10,16\nb,2,1e9,8,,,,\nlast,3,1,0,0,0,1,0")
+    call_command("simulate", str(path), nodes="2x8")
+    told = capsys.readouterr().out
+    assert "3 jobs" in told
+    assert "never: 1" in told
+
+
+def test_more_jobs_at_once_than_a_pass_grants_all_start_at_once() -> None:
+    jobs = [Job(f"j{number}", 0, 10, (Ask(cpu_milli=1),)) for number in range(4100)]
+    outcomes = simulate(jobs, read_machines([{"name": "n", "cpu": "64"}])).outcomes
+    assert {outcome.wait for outcome in outcomes} == {0}

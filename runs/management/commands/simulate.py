@@ -4,7 +4,10 @@ With `--saturate SEEDS`: how much of the machines could be given away before not
 """
 
 import csv
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -26,7 +29,7 @@ class Command(BaseCommand):
         parser.add_argument("--nodes", required=True, help="CSV of machines, or equal ones: 84x8 is 84 with 8 GPUs")
         parser.add_argument("--large-gpus", type=int, default=16, help="also print jobs of so many GPUs (default: 16)")
         parser.add_argument("--large-cores", type=float, default=16, help="… or cores (default: 16)")
-        parser.add_argument("--jobs", type=int, help="only the first so many")
+        parser.add_argument("--jobs", type=_at_least_one, help="only the first so many")
         parser.add_argument(
             "--saturate",
             type=int,
@@ -36,13 +39,13 @@ class Command(BaseCommand):
         )
 
     def handle(self, **options: Any) -> None:
-        try:
+        with _told("the machines"):
             machines = _machines(options["nodes"])
-            with options["trace"].open() as file:
-                jobs = read_jobs(list(csv.DictReader(file))[: options["jobs"]], machines)
-        except (OSError, ValueError, KeyError) as error:
-            raise CommandError(f"cannot read the trace: {error}") from error
+        with _told("the trace"), options["trace"].open(newline="") as file:
+            jobs = read_jobs(islice(csv.DictReader(file), options["jobs"]), machines)
         if options["saturate"]:
+            if not any(machine.gpus for machine in machines) or not any(job.asks[0].gpus for job in jobs):
+                raise CommandError("--saturate counts GPUs: the machines have none, or no job asks for one")
             self._saturate(jobs, machines, options["saturate"])
         else:
             self._simulate(jobs, machines, options["large_gpus"], options["large_cores"])
@@ -83,5 +86,20 @@ def _machines(text: str) -> list[MachineView]:
     count, _, gpus = text.partition("x")
     if count.isdecimal() and gpus.isdecimal():
         return equal_machines(int(count), int(gpus))
-    with Path(text).open() as file:
+    with Path(text).open(newline="") as file:
         return read_machines(csv.DictReader(file))
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """What cannot be read, as one sentence."""
+    try:
+        yield
+    except (OSError, ValueError, csv.Error) as error:
+        raise CommandError(f"cannot read {what}: {error}") from error
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ArgumentTypeError(f"not a number of at least 1: {text}")
+    return int(text)
