@@ -123,7 +123,7 @@ class _World:
         return Snapshot(self.machines, holds, ONE_NAMESPACE, tuple(self._waiting.values()))
 
     def start(self, plan: Plan) -> bool:
-        """What the plan placed starts at once; what can never run leaves the queue. True: another pass should follow."""
+        """What the plan placed starts at once; what can never run leaves the queue. True: another pass is to follow."""
         for placed in plan.placements:
             job = self.jobs[placed.run_id]
             hold = Hold(
