@@ -173,6 +173,16 @@ def get_run(access: Access, cluster_slug: str, name: str) -> Run:
     return found
 
 
+def picked_runs(access: Access, picked: Sequence[str]) -> tuple[list[Run], list[str]]:
+    """Runs named `<cluster>/<name>` that are not deleted, in this order, and the names that no run has any more. One
+    query."""
+    pairs = [(_plain(cluster), _plain(name)) for cluster, _, name in (item.partition("/") for item in picked)]
+    named = runs_for(access).filter(deleted_at=None, name__in=[name for _, name in pairs])
+    found = {(run.namespace.cluster.slug, run.name): run for run in named}
+    gone = [item for item, pair in zip(picked, pairs, strict=True) if pair not in found]
+    return [found[pair] for pair in dict.fromkeys(pairs) if pair in found], gone
+
+
 def history_of_run(run: Run) -> list[Transition]:
     """Oldest first."""
     return list(Transition.objects.filter(run=run, worker=None).order_by("id"))
@@ -241,8 +251,17 @@ def places_of(run: Run) -> list[PlaceOf]:
 
 def first_failed(run: Run) -> Worker | None:
     """The worker that failed for good before all others, with `.newest`: its log has the cause. Two queries."""
-    failed = Worker.objects.filter(run=run, state=WorkerState.FAILED).order_by("changed_at", "id")[:1]
-    return next(iter(_with_newest(list(failed))), None)
+    return next(iter(_with_newest(list(_failed(run)[:1]))), None)
+
+
+def failed_later(run: Run, limit: int) -> list[Worker]:
+    """Those that failed for good after the first, with `.newest`: most likely because of it. Two queries."""
+    return _with_newest(list(_failed(run)[1 : limit + 1]))
+
+
+def _failed(run: Run) -> QuerySet[Worker]:
+    """By the time that they failed, on their machines: reports come in any order."""
+    return Worker.objects.filter(run=run, state=WorkerState.FAILED).order_by("last_failure__failed_at", "id")
 
 
 def loops_of(run: Run, failures: int) -> tuple[Worker | None, int]:

@@ -223,7 +223,8 @@ def _check_room(live: Iterable[Attempt]) -> None:
 
 def _check_run(run: Run, its: list[Worker], attempts: list[Attempt]) -> None:
     failed = sorted(
-        (worker for worker in its if worker.state == WorkerState.FAILED), key=lambda w: (w.changed_at, w.id)
+        (worker for worker in its if worker.state == WorkerState.FAILED),
+        key=lambda worker: (worker.last_failure["failed_at"], worker.id),
     )
     failure = None
     if failed:

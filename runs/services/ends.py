@@ -1,7 +1,7 @@
 """What follows from the end of an attempt: the table of `runs.state_machine`, applied to a worker of a batch."""
 
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -43,6 +43,11 @@ def end_worker(
         end = replace(end, stop_reason=worker.stop_reason, after_stop=worker.after_stop)
     result = outcome(end, policy, run.failures_in_row if policy.together else worker.failures_in_row)
     worker.exit_code = end.exit_code
+    if _failed_first(run, worker, end, policy, happened):
+        cause = end_sentence(end, policy)
+        worker.last_failure = failure_snapshot(cause, end.exit_code, log_tail, happened)
+        batch.move(worker, WorkerState.FAILED, cause, actor, at)
+        return
     if end.stop_reason is not None:
         _become(batch, worker, result.state, result.reason, actor, at)
         _look_for_an_earlier_cause(batch, worker, end, policy, happened, log_tail)
@@ -64,6 +69,20 @@ def end_worker(
     if result.fails_run:
         reason = f"Worker {worker.name} failed, and the run fails with it"
         stop_workers(batch, siblings_of(batch, run), reason, "console", at)
+
+
+def _failed_first(run: RunRow, worker: WorkerRow, end: End, policy: Policy, happened: datetime) -> bool:
+    """Machines report in any order: whether a worker that is being stopped because another failed had failed before
+    that by itself. Then it is the cause, and the other one the consequence."""
+    return (
+        end.stop_reason is not None
+        and worker.after_stop is WorkerState.CANCELLED
+        and run.stop_requested_at is None
+        and policy.on_failure != "RestartTask"
+        and run.failure is not None
+        and end.by_itself
+        and moment_text(happened) < run.failed_at
+    )
 
 
 # ---- all restart together ----
@@ -129,10 +148,15 @@ def _look_for_an_earlier_cause(
 
 def failure_snapshot(reason: str, exit_code: int | None, log_tail: str, failed_at: datetime) -> dict[str, Any]:
     """What outlives the container and its log. The machine cuts the tail; it is cut again, since machines may err."""
-    tail = "\n".join(log_tail.removesuffix("\n").split("\n")[-LOG_TAIL_LINES:])
+    lines = log_tail.removesuffix("\n").split("\n")[-LOG_TAIL_LINES:]
+    tail = "\n".join([*lines, ""]) if log_tail else ""
     tail = tail.encode()[-LOG_TAIL_BYTES:].decode(errors="ignore")
-    failed = failed_at.isoformat(timespec="microseconds")
-    return {"reason": reason, "failed_at": failed, "exit_code": exit_code, "log_tail": f"{tail}\n" if tail else ""}
+    return {"reason": reason, "failed_at": moment_text(failed_at), "exit_code": exit_code, "log_tail": tail}
+
+
+def moment_text(moment: datetime) -> str:
+    """UTC, six decimals: so that its order as text is the order in time."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def siblings_of(batch: Batch, run: RunRow) -> list[WorkerRow]:

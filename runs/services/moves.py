@@ -82,13 +82,19 @@ class Batch:
         run.counts[state] = run.counts.get(state, 0) + 1
         worker.state = state
         self._record(worker, reason, actor, at)
-        if state is WorkerState.FAILED and run.failure is None:
-            run.failure = FirstFailure(worker.name, self.machine_of(worker), reason)
+        if state is WorkerState.FAILED:
+            self._note_failure(run, worker)
         if state in WAITING:
             self._waiting_reasons[run.id] = reason
         if state is WorkerState.PENDING or state in ENDED:
             self._wanting_tick.add(run.cluster_id)
         self.derive(run, actor, worker.changed_at)
+
+    def _note_failure(self, run: RunRow, worker: WorkerRow) -> None:
+        failed_at = (worker.last_failure or {}).get("failed_at", "")
+        if run.failure is None or failed_at < run.failed_at:
+            run.failure = FirstFailure(worker.name, self.machine_of(worker), worker.reason)
+            run.failed_at = failed_at
 
     def note(self, worker: WorkerRow, reason: str, actor: str, at: datetime) -> None:
         """A new reason that is worth its place in the history, in the same state."""

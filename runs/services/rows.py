@@ -55,6 +55,7 @@ class RunRow:
     pending_code: str
     counts: dict[WorkerState, int] = field(default_factory=dict)
     failure: FirstFailure | None = None
+    failed_at: str = ""  # when that was, as in `last_failure`
 
     @property
     def ended(self) -> bool:
@@ -156,22 +157,23 @@ def _count_workers(runs: dict[int, RunRow]) -> None:
         runs[run_id].counts[WorkerState(state)] = count
     failed = [run.id for run in runs.values() if run.counts.get(WorkerState.FAILED)]
     if failed:
-        for run_id, failure in first_failures(failed).items():
-            runs[run_id].failure = failure
+        for run_id, failed_at, failure in first_failures(failed):
+            runs[run_id].failure, runs[run_id].failed_at = failure, failed_at
 
 
-def first_failures(run_ids: Sequence[int]) -> dict[int, FirstFailure]:
+def first_failures(run_ids: Sequence[int]) -> list[tuple[int, str, FirstFailure]]:
+    """(run, when, what) of the failure that came first on the workers' machines, in whatever order they told it."""
     rows = fetch(
         """
-        SELECT DISTINCT ON (w.run_id) w.run_id, w.name, coalesce(m.name, ''), w.reason
+        SELECT DISTINCT ON (w.run_id) w.run_id, w.last_failure->>'failed_at', w.name, coalesce(m.name, ''), w.reason
         FROM runs_worker w
         LEFT JOIN runs_attempt a ON a.worker_id = w.id AND a.number = w.attempt_number
         LEFT JOIN machines_machine m ON m.id = a.machine_id
-        WHERE w.run_id = ANY(%s) AND w.state = 'Failed' ORDER BY w.run_id, w.changed_at, w.id
+        WHERE w.run_id = ANY(%s) AND w.state = 'Failed' ORDER BY w.run_id, 2, w.id
         """,
         [list(run_ids)],
     )
-    return {run_id: FirstFailure(name, machine, reason) for run_id, name, machine, reason in rows}
+    return [(run_id, failed_at, FirstFailure(*failure)) for run_id, failed_at, *failure in rows]
 
 
 def specs_of(run_ids: Iterable[int]) -> dict[int, RunSpec]:

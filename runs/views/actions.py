@@ -110,7 +110,11 @@ def bulk(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     do, picked = request.POST.get("do", ""), list(dict.fromkeys(request.POST.getlist("run")))
     if do not in BULK or not 1 <= len(picked) <= BULK_MAX:
         raise BadRequest(f"pick 1 to {BULK_MAX} runs to stop or delete")
-    runs = [queries.get_run(access, *item.partition("/")[::2]) for item in picked]
+    runs, gone = queries.picked_runs(access, picked)
+    for item in gone:
+        messages.warning(request, f"{item}: there is no such run any more")
+    if not runs:
+        return redirect("runs", org, ws)
     verb, warning, act = BULK[do]
     if request.POST.get("confirmed") != "1":
         what = f"{verb} {counted(len(runs), 'run')}"
@@ -124,7 +128,7 @@ def bulk(request: HttpRequest, org: str, ws: str) -> HttpResponse:
             verb=what,
             action=request.path,
             back=reverse("runs", args=[org, ws]),
-            picked=picked,
+            picked=[f"{run.namespace.cluster.slug}/{run.name}" for run in runs],
             do=do,
             dangerous=do == "delete",
         )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from runs.models import Run, Worker
 
 TABS = ("workers", "logs", "history")
+LATER_SHOWN = 20  # workers that failed after the first
 WORKERS_SHOWN = 100  # of a large array; the others are a page away
 
 
@@ -51,6 +52,8 @@ def _head(run: "Run") -> dict[str, Any]:
         "readout": facts.readout(run, spec, counts, queries.places_of(run), timezone.now()),
         "sentence": _sentence(run, failed),
         "failed": failed,
+        "failed_later": queries.failed_later(run, LATER_SHOWN) if counts.get(WorkerState.FAILED, 0) > 1 else [],
+        "more_failed": counts.get(WorkerState.FAILED, 0) - 1,
         **_waiting(run),
         "advice": facts.advice_for(failed),
         "retry": facts.retry(spec),

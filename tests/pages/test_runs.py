@@ -1,6 +1,7 @@
 """Pages of a run and of a worker, and stopping and deleting, as browsers get them."""
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -177,7 +178,7 @@ def test_the_workers_of_a_large_array_are_paged(place: Place) -> None:
 
 
 def test_the_first_failure_is_shown_though_others_failed_after_it(place: Place) -> None:
-    run = place.submit("grid", array={"count": 3}, template={"restart_policy": "Never"})
+    run = place.submit("grid", node_selection={"count": 3}, template={"restart_policy": "Never"})
     for rank in (2, 0):
         attempt = builders.run_on(run.workers.get(rank=rank), place.machine, timezone.now())
         builders.report_end(attempt, rank + 1, at=timezone.now())
@@ -237,6 +238,34 @@ def test_picked_runs_are_stopped_or_deleted_together_after_a_question(place: Pla
     assert not Run.objects.exclude(deleted_at=None).exists()
     place.post("/runs/bulk", do="delete", run=picked, confirmed="1")
     assert set(Run.objects.filter(deleted_at=None).values_list("name", flat=True)) == {"c"}
+
+
+def test_a_pick_that_is_gone_does_not_keep_the_others_from_it(place: Place) -> None:
+    for name in ("a", "b"):
+        place.submit(name)
+    picked = ["gpu-east/gone", "gpu-east/a", "elsewhere/b", "gpu-east/b"]
+    question = place.post("/runs/bulk", do="stop", run=picked)
+    assert "Stop 2 runs?" in question.content.decode()
+    place.post("/runs/bulk", do="stop", run=picked, confirmed="1")
+    assert set(Run.objects.values_list("state", flat=True)) == {"Cancelled"}
+    told = text_of(place.get("/runs?state=all"))
+    assert "gpu-east/gone: there is no such run any more" in told
+    assert "Done for 2 of 2" in told
+    assert place.post("/runs/bulk", do="stop", run=["gpu-east/gone"], confirmed="1").status_code == 302
+
+
+def test_what_failed_after_the_first_failure_is_folded(place: Place) -> None:
+    run = place.submit("grid", array={"count": 3}, template={"restart_policy": "Never"})
+    now = timezone.now()
+    for worker in run.workers.order_by("-rank"):
+        attempt = builders.run_on(worker, place.machine, now)
+        builders.report_end(attempt, exit_code=worker.rank + 1, at=now)
+        now += timedelta(seconds=1)
+    page = place.get("/jobs/gpu-east/grid")
+    assert "grid-2 on gpu-07" in text_of(page.split('aria-label="Failure"')[1].split("</section>")[0])
+    folded = text_of(page.split('id="failed-later"')[1].split("</details>")[0])
+    assert "2 more workers failed after grid-2: most likely because it did" in folded
+    assert folded.index("grid-1") < folded.index("grid-0")
 
 
 @pytest.mark.parametrize("data", [{}, {"do": "delete"}, {"do": "explode", "run": "gpu-east/a"}])

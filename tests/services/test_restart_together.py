@@ -6,8 +6,9 @@ import pytest
 
 from machines.models import Assignment, Machine
 from machines.protocol import EndReason, Phase
+from runs import queries
 from runs.models import Attempt, Run, Worker
-from runs.services import lost, restarting
+from runs.services import lost, reports, restarting
 from runs.services.deleting import delete_run
 from runs.services.stopping import stop_run, stop_worker
 from tests import builders as make
@@ -220,6 +221,36 @@ def test_a_final_failure_stops_the_others_and_fails_the_run(ddp: Together) -> No
 
 
 # ---- stops meanwhile ----
+
+
+@pytest.mark.parametrize("asked", [{"on_failure": "FailJob"}, {"template": {"restart_policy": "Never"}}])
+def test_the_first_failure_is_named_although_another_was_told_before(editor, east, machines, asked) -> None:
+    """The network of rank 2 was slow: what rank 0 did when it lost rank 2 came first."""
+    ddp = Together(editor, east, machines, **asked)
+    ddp.fail(0, 20, exit_code=134)
+    assert ddp.states() == ["Failed", "Running", "Running"]
+    ddp.attempts[2].refresh_from_db()
+    said = make.told(ddp.attempts[2], (Phase.RUNNING, 30), (Phase.ENDED, 6), exit_code=7, log_tail="NaN\n")
+    reports.apply([make.entry(machines[2], after(24), said)], after(24))
+    ddp.stopped(1, 25)
+    assert ddp.states() == ["Failed", "Cancelled", "Failed"]
+    ddp.run.refresh_from_db()
+    assert ddp.run.reason.startswith(f"Worker ddp-2 failed on {machines[2].name}: Exited with code 7")
+    assert ddp.workers[2].last_failure["log_tail"] == "NaN\n"
+    first = queries.first_failed(ddp.run)
+    assert first is not None
+    assert [first.name, *(worker.name for worker in queries.failed_later(ddp.run, 9))] == ["ddp-2", "ddp-0"]
+    make.check_invariants()
+
+
+def test_what_fails_after_the_first_is_its_consequence(editor, east, machines) -> None:
+    ddp = Together(editor, east, machines, on_failure="FailJob")
+    ddp.fail(0, 20)
+    ddp.fail(1, 21, exit_code=134)
+    ddp.stopped(2, 22)
+    assert ddp.states() == ["Failed", "Cancelled", "Cancelled"]
+    assert (ddp.workers[1].exit_code, ddp.workers[1].last_failure) == (134, None)
+    make.check_invariants()
 
 
 def test_stopping_the_run_while_it_restarts_stops_it_for_good(editor, ddp: Together) -> None:

@@ -75,7 +75,7 @@ def test_a_restarting_worker_does_not_restart_after_a_stop(editor, east, on) -> 
     assert restarting.start_due(after(1000)) == 0
 
 
-def test_stopping_twice_changes_nothing_and_stopping_what_has_ended_is_refused(editor, east, on) -> None:
+def test_stopping_again_changes_nothing_and_stopping_what_ended_otherwise_is_refused(editor, east, on) -> None:
     worker = make.workers(make.submit(editor, east))[0]
     attempt = make.run_on(worker, on)
     stop_worker(editor, worker, "first", after(5))
@@ -83,8 +83,15 @@ def test_stopping_twice_changes_nothing_and_stopping_what_has_ended_is_refused(e
     stop_worker(editor, worker, "second", after(6))
     assert make.moves_of(worker) == history
     make.report_end(attempt, exit_code=143, reason=EndReason.STOPPED, at=after(7))
-    with pytest.raises(AlreadyEnded):
-        stop_worker(editor, worker, "", after(8))
+    history = make.moves_of(worker)
+    stop_worker(editor, worker, "third", after(8))
+    stop_run(editor, worker.run, "fourth", after(8))
+    assert make.moves_of(worker) == history
+    other = make.workers(make.submit(editor, east))[0]
+    make.report_end(make.run_on(other, on), at=after(9))
+    for stop in (lambda: stop_worker(editor, other, "", after(10)), lambda: stop_run(editor, other.run, "", after(10))):
+        with pytest.raises(AlreadyEnded):
+            stop()
 
 
 def test_stopping_a_run_stops_what_runs_and_cancels_what_waits(editor, east, on) -> None:
@@ -97,8 +104,6 @@ def test_stopping_a_run_stops_what_runs_and_cancels_what_waits(editor, east, on)
     make.report_end(attempt, exit_code=143, reason=EndReason.STOPPED, at=after(9))
     run.refresh_from_db()
     assert run.state == "Cancelled"
-    with pytest.raises(AlreadyEnded):
-        stop_run(editor, run, "", after(10))
     make.check_invariants()
 
 
@@ -107,6 +112,65 @@ def test_a_run_without_workers_can_be_stopped(editor, east) -> None:
     stop_run(editor, run, "", after(5))
     run.refresh_from_db()
     assert (run.state, run.ended_at) == ("Cancelled", after(5))
+    make.check_invariants()
+
+
+class Life:
+    """A run of one worker, brought as far as its name says."""
+
+    def __init__(self, editor, east, on, state: str) -> None:
+        self.run = make.submit(editor, east)
+        self.worker = make.workers(self.run)[0]
+        self.attempt = None
+        if state != "Pending":
+            self.attempt = make.place(self.worker, on)
+        reached = {"Preparing": Phase.PREPARING, "Pulling": Phase.PULLING, "Starting": Phase.STARTING}
+        if state in reached:
+            make.report(self.attempt, (reached[state], 1.0), at=after(1))
+        if state in ("Running", "Lost", "Restarting"):
+            make.report(self.attempt, (Phase.PREPARING, 2.0), (Phase.RUNNING, 1.0), at=after(1))
+        if state == "Restarting":
+            make.report_end(self.attempt, exit_code=1, at=after(2))
+        if state == "Lost":
+            Machine.objects.filter(pk=on.pk).update(state="Lost")
+            lost.machines_lost([on.pk], after(2))
+
+    def machine_answers(self) -> None:
+        """It does what it was told: stops what it no longer has an order for, forgets what it is to forget."""
+        assignment = Assignment.objects.filter(attempt=self.attempt.uid).first() if self.attempt else None
+        if self.attempt is None or (assignment and assignment.order is not None):
+            return
+        self.attempt.refresh_from_db()
+        phases = [(Phase.ENDED, 1.0), *([(Phase.FORGOTTEN, 0.0)] if assignment else [])]
+        make.report(self.attempt, *phases, exit_code=143, end_reason=EndReason.STOPPED, at=after(9))
+
+
+STATES = ["Pending", "Preparing", "Pulling", "Starting", "Running", "Restarting", "Lost"]
+
+
+@pytest.mark.parametrize("act", ["stop its worker", "stop it", "delete it"])
+@pytest.mark.parametrize("state", STATES)
+def test_wherever_a_run_is_it_can_be_stopped_and_deleted_and_again(editor, east, on, state, act) -> None:
+    life = Life(editor, east, on, state)
+    do = {
+        "stop its worker": lambda at: stop_worker(editor, life.worker, "", at),
+        "stop it": lambda at: stop_run(editor, life.run, "", at),
+        "delete it": lambda at: delete_run(editor, life.run, at),
+    }[act]
+    do(after(5))
+    make.check_invariants()
+    if act == "delete it":
+        with pytest.raises(NotFound):
+            do(after(6))
+    else:
+        do(after(6))
+    life.machine_answers()
+    assert state_of(life.worker)[0] == "Cancelled"
+    life.run.refresh_from_db()
+    assert life.run.state == "Cancelled"
+    assert not Attempt.objects.filter(released_at=None).exists()
+    assert not Assignment.objects.exists()
+    assert restarting.start_due(after(10_000)) == 0
     make.check_invariants()
 
 
