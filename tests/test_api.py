@@ -12,7 +12,7 @@ import pytest
 from django.test import Client
 
 from machines.protocol import EndReason, Phase
-from runs.models import Run
+from runs.models import Run, Worker
 from tests import builders
 from tests.api_calls import API, MOMENT, RESNET50, Caller, refused, run_resnet50
 from tests.world import World, make_world
@@ -194,8 +194,13 @@ def test_stopping_a_run_needs_no_body_and_answers_the_run(api: Caller) -> None:
     assert answer.json()["task_counts"] == {"Cancelled": 1}
 
 
-def test_what_has_ended_cannot_be_stopped(api: Caller) -> None:
-    api.post(f"{API}/jobs/resnet50/stop")
+def test_stopping_again_is_answered_alike_and_what_has_completed_cannot_be_stopped(api: Caller) -> None:
+    first = api.post(f"{API}/jobs/resnet50/stop")
+    assert first.json()["status"]["state"] == "Cancelled"
+    assert api.post(f"{API}/jobs/resnet50/stop").json() == first.json()
+    assert api.post(f"{API}/tasks/resnet50-0/stop").status_code == 200
+    Run.objects.update(state="Completed")
+    Worker.objects.update(state="Completed")
     refused(api.post(f"{API}/jobs/resnet50/stop"), 409, "ALREADY_ENDED")
     refused(api.post(f"{API}/tasks/resnet50-0/stop"), 409, "ALREADY_ENDED")
 

@@ -178,7 +178,7 @@ def test_the_workers_of_a_large_array_are_paged(place: Place) -> None:
 
 
 def test_the_first_failure_is_shown_though_others_failed_after_it(place: Place) -> None:
-    run = place.submit("grid", node_selection={"count": 3}, template={"restart_policy": "Never"})
+    run = place.submit("grid", array={"count": 3}, template={"restart_policy": "Never"})
     for rank in (2, 0):
         attempt = builders.run_on(run.workers.get(rank=rank), place.machine, timezone.now())
         builders.report_end(attempt, rank + 1, at=timezone.now())
@@ -255,7 +255,7 @@ def test_a_pick_that_is_gone_does_not_keep_the_others_from_it(place: Place) -> N
 
 
 def test_what_failed_after_the_first_failure_is_folded(place: Place) -> None:
-    run = place.submit("grid", array={"count": 3}, template={"restart_policy": "Never"})
+    run = place.submit("grid", node_selection={"count": 3}, template={"restart_policy": "Never"})
     now = timezone.now()
     for worker in run.workers.order_by("-rank"):
         attempt = builders.run_on(worker, place.machine, now)
