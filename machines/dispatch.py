@@ -28,6 +28,9 @@ TAKEN_SECONDS = 2  # within which some daphne must say that it has the machine's
 # ---- assignments -----------------------------------------------------------------------------------------------------
 
 
+NO_CREDENTIALS = msgspec.Raw(msgspec.msgpack.encode([]))
+
+
 class _EncodedAssignments(msgspec.Struct, tag="assignments"):
     """`protocol.Assignments` with its orders as they are stored: sent without decoding them."""
 
@@ -36,6 +39,7 @@ class _EncodedAssignments(msgspec.Struct, tag="assignments"):
     forget: list[str] = []
     waiting: list[str] = []
     archive: list[str] = []
+    credentials: msgspec.Raw = NO_CREDENTIALS
 
 
 class AssignmentSet(NamedTuple):
@@ -128,20 +132,26 @@ def archived(attempt_uids: Iterable[UUID]) -> None:
 
 
 def sets(machine_ids: Iterable[int]) -> dict[int, AssignmentSet]:
-    """The newest set of each machine, encoded: one query, so revisions and orders are of one snapshot."""
+    """The newest set of each machine, encoded: revisions and orders are of one snapshot. Credentials are read after
+    them, and so are at least as new as the revision says."""
     with prepared() as cursor:
         cursor.execute(
-            """SELECT m.id, m.uid, m.connection <> '', m.revision, a.attempt, a."order", a.waits, a.archives
+            """SELECT m.id, m.uid, m.connection <> '', m.cluster_id, m.revision, a.attempt, a."order", a.waits,
+                a.archives
             FROM machines_machine m LEFT JOIN machines_assignment a ON a.machine_id = m.id
             WHERE m.id = ANY(%s)""",
             [list(machine_ids)],
         )
         rows = cursor.fetchall()
+    credentials = _credentials({row[3] for row in rows})
     heads: dict[int, tuple[UUID, bool]] = {}
     contents: dict[int, _EncodedAssignments] = {}
-    for machine_id, machine_uid, connected, revision, attempt, order, waits, archives in rows:
+    for machine_id, machine_uid, connected, cluster_id, revision, attempt, order, waits, archives in rows:
         heads[machine_id] = (machine_uid, connected)
-        content = contents.setdefault(machine_id, _EncodedAssignments(revision))
+        if machine_id not in contents:
+            known = credentials.get(cluster_id, NO_CREDENTIALS)
+            contents[machine_id] = _EncodedAssignments(revision, credentials=known)
+        content = contents[machine_id]
         if order is not None:
             content.orders.append(msgspec.Raw(order))
             if waits:
@@ -149,6 +159,31 @@ def sets(machine_ids: Iterable[int]) -> dict[int, AssignmentSet]:
         elif attempt is not None:
             (content.archive if archives else content.forget).append(attempt.hex)
     return {id: AssignmentSet(*heads[id], msgspec.msgpack.encode(content)) for id, content in contents.items()}
+
+
+def _credentials(cluster_ids: Iterable[int]) -> dict[int, msgspec.Raw]:
+    """Where the machines of each cluster may fetch the credentials of the workspaces that use it, encoded."""
+    found = fetch(
+        """SELECT n.cluster_id, c.uid, w.id, o.slug || '/' || w.slug, c.name, c.provider, c.reference
+        FROM machines_credential c JOIN machines_namespace n ON n.workspace_id = c.workspace_id
+        JOIN tenancy_workspace w ON w.id = c.workspace_id JOIN tenancy_organisation o ON o.id = w.organisation_id
+        WHERE n.cluster_id = ANY(%s) ORDER BY c.id""",
+        [list(cluster_ids)],
+    )
+    sources: dict[int, list[protocol.CredentialSource]] = defaultdict(list)
+    for cluster_id, uid, *columns in found:
+        sources[cluster_id].append(protocol.CredentialSource(uid.hex, *columns))
+    return {cluster_id: msgspec.Raw(msgspec.msgpack.encode(items)) for cluster_id, items in sources.items()}
+
+
+def credentials_changed(workspace_id: int) -> None:
+    """Tell the machines of the clusters that a workspace uses which credentials it has now."""
+    machines = fetch(
+        """SELECT m.id FROM machines_machine m JOIN machines_namespace n ON n.cluster_id = m.cluster_id
+        WHERE n.workspace_id = %s AND m.state <> 'Removed'""",
+        [workspace_id],
+    )
+    _tell({machine_id for (machine_id,) in machines})
 
 
 def _delete_orders(attempt_uids: Iterable[UUID]) -> set[int]:

@@ -138,6 +138,34 @@ class Assignment(models.Model):
     archives = models.BooleanField(default=False, db_default=False)  # without an order: keep the end of its log
 
 
+class Provider(models.TextChoices):
+    """Where machines fetch a credential's value."""
+
+    FILE = "file", "File"
+    ENVIRONMENT = "environment", "Environment"
+    COMMAND = "command", "Command"
+    VAULT = "vault", "HashiCorp Vault"
+
+
+class Credential(models.Model):
+    """A name for something that machines can fetch. Its value is known to them alone."""
+
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="credentials")
+    uid = models.UUIDField(default=uuid.uuid4, unique=True)  # a new one whenever it says something else
+    name = models.CharField(max_length=63)
+    provider = models.CharField(max_length=12, choices=Provider.choices)
+    reference = models.CharField(max_length=500)
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField()
+    changed_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["workspace", "name"], name="credential_name_unique")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class DataOnMachine(models.Model):
     """How far a machine is with a credential, a drive or a model: as it said last. Written whole, per machine, by
     `machines.data_states`; the row may outlive what it is about, so it is read from there."""

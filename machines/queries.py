@@ -1,13 +1,14 @@
 """The only reads of machines for pages and the API: each starts from an Access."""
 
 from collections.abc import Collection
+from uuid import UUID
 
 from django.db.models import Prefetch, QuerySet
 
 from astraconsole.errors import NotFound
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
-from machines.models import Cluster, Gpu, Machine, MachineEvent, MachineState, Namespace
+from machines.models import Cluster, Credential, DataOnMachine, Gpu, Machine, MachineEvent, MachineState, Namespace
 
 HISTORY_SHOWN = 200
 
@@ -70,3 +71,25 @@ def may_manage_machines(access: Access, cluster: Cluster) -> bool:
     if access.user.is_staff:
         return True
     return access.allows(Action.MANAGE) and not is_shared(access, cluster)
+
+
+def credentials_of(access: Access) -> list[Credential]:
+    """The workspace's, by name."""
+    return list(access.workspace.credentials.select_related("created_by").order_by("name"))
+
+
+def get_credential(access: Access, name: str) -> Credential:
+    """Raises NotFound."""
+    found = access.workspace.credentials.select_related("created_by").filter(name=name).first()
+    if found is None:
+        raise NotFound(f"the workspace has no credential {name}")
+    return found
+
+
+def data_on_machines(access: Access, uids: Collection[UUID]) -> dict[UUID, dict[int, DataOnMachine]]:
+    """uid → machine id → how far that machine is: of the workspace's machines, in one query."""
+    found: dict[UUID, dict[int, DataOnMachine]] = {}
+    rows = DataOnMachine.objects.filter(uid__in=uids, machine__cluster__namespaces__workspace=access.workspace)
+    for row in rows.exclude(machine__state=MachineState.REMOVED):
+        found.setdefault(row.uid, {})[row.machine_id] = row
+    return found

@@ -23,6 +23,7 @@ TEMPLATE = "spec.task_template"
 FORMS = {"cpu_cores": "cpu_cores and memory_bytes", "memory_bytes": "cpu_cores and memory_bytes"} | {
     name: name for name in ("per_gpu", "node_fraction")
 }
+MOUNTED = ("secret_refs", "datavolume_refs", "model_refs")
 WORKERS_COME_FROM = ("spec.machines", "spec.node_selection.count", "spec.array", "spec.worker_groups")
 
 
@@ -36,8 +37,6 @@ class NotYet(NamedTuple):
 # refused in the overrides of worker groups as well.
 NOT_YET: tuple[NotYet, ...] = (
     NotYet("spec.engine", None, "serving a model beside a run does not work yet"),
-    NotYet(f"{TEMPLATE}.registry_secret_ref", None, "registry credentials do not work yet"),
-    NotYet(f"{TEMPLATE}.secret_refs", None, "credentials do not work yet"),
     NotYet(f"{TEMPLATE}.datavolume_refs", None, "drives do not work yet"),
     NotYet(f"{TEMPLATE}.model_refs", None, "models do not work yet"),
 )
@@ -174,7 +173,8 @@ def broken_rules(body: object, console: bool, findings: Findings) -> None:
         _resource_form(f"{path}.requested_resources", template.get("requested_resources"), findings)
         _template_size(path, template, _object(given(body, TEMPLATE)), findings)
         _probe_rules(path, template, findings)
-        _secret_forms(path, template, findings)
+        _secret_rules(path, template, _object(given(body, TEMPLATE)), findings)
+        _mount_paths(path, template, _object(given(body, TEMPLATE)), findings)
         _restart_rules(path, template, body, findings)
     for row in NOT_YET:
         for path, value in _values_at(body, row.path):
@@ -265,10 +265,37 @@ def _probe_rules(path: str, template: dict[str, Any], findings: Findings) -> Non
             )
 
 
-def _secret_forms(path: str, template: dict[str, Any], findings: Findings) -> None:
-    for index, secret in enumerate(_list(template.get("secret_refs"))):
-        if isinstance(secret, dict) and not secret.get("env_vars") and secret.get("mount_path") is None:
-            findings.breaks(f"{path}.secret_refs[{index}]", "needs env_vars or mount_path")
+def _secret_rules(path: str, template: dict[str, Any], base: dict[str, Any], findings: Findings) -> None:
+    """With what a group takes over from the run's template, `base`. A variable has one origin: which of two would win
+    is nothing that anybody should have to know of a secret."""
+    if "secret_refs" not in template and "env" not in template:
+        return
+    origins = dict.fromkeys({**_object(base.get("env")), **_object(template.get("env"))}, f"{path}.env")
+    for index, secret in enumerate(_list(template.get("secret_refs", base.get("secret_refs")))):
+        if not isinstance(secret, dict):
+            continue
+        where = f"{path}.secret_refs[{index}]"
+        if not secret.get("env_vars") and secret.get("mount_path") is None:
+            findings.breaks(where, "needs env_vars or mount_path")
+        for key, name in _object(secret.get("env_vars")).items():
+            place = f"{where}.env_vars.{key}"
+            if isinstance(name, str) and origins.setdefault(name, place) != place:
+                findings.breaks(place, f"sets {name}, which {origins[name]} sets as well")
+
+
+def _mount_paths(path: str, template: dict[str, Any], base: dict[str, Any], findings: Findings) -> None:
+    seen: set[str] = set()
+    for kind in MOUNTED if any(kind in template for kind in MOUNTED) else ():
+        for index, item in enumerate(_list(template.get(kind, base.get(kind)))):
+            target = given(item, "mount_path")
+            if not isinstance(target, str):
+                continue
+            where, target = f"{path}.{kind}[{index}].mount_path", target.rstrip("/")
+            if not target:
+                findings.breaks(where, "must not be the root folder")
+            elif target in seen:
+                findings.breaks(where, "is the mount path of another as well")
+            seen.add(target)
 
 
 def _restart_rules(path: str, template: dict[str, Any], body: object, findings: Findings) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +19,8 @@ from machines.agent.attempt import Attempt
 from machines.agent.barrier import Barrier
 from machines.agent.code import CodeStep
 from machines.agent.connection import Connection, MachineRemoved
+from machines.agent.credential_providers import Providers
+from machines.agent.credentials import Credentials
 from machines.agent.data_board import DataBoard
 from machines.agent.effects import Accept, Archive, Ask, Effect, Leave, OpenBarrier, Remove, Save, Stop
 from machines.agent.gpus import Gpus
@@ -37,6 +40,7 @@ from machines.agent.runtimes.base import (
     at_once,
 )
 from machines.agent.sampler import Sampler
+from machines.agent.secret_files import SecretFiles
 from machines.agent.supervisor import Supervisor
 from machines.protocol import (
     VERSION,
@@ -93,6 +97,7 @@ class Machine:
         inventory: Inventory,
         stop_grace_seconds: float,
         gpus: Gpus,
+        credentials_file: Path,
     ) -> None:
         self.name = name
         self.journal = journal
@@ -105,7 +110,13 @@ class Machine:
         self._local_address = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self.board = DataBoard(self.connection.send)
-        self._preparation = Preparation([CodeStep(console, lambda: journal.read_text("token"))])
+        self._credentials = Credentials(
+            Providers(credentials_file),
+            SecretFiles(journal.folder, journal.machine_id()),
+            self.board,
+        )
+        code = CodeStep(console, lambda: journal.read_text("token"))
+        self._preparation = Preparation([self._credentials.prepare, code])
         self._launches: dict[str, Launch] = {}  # of attempts that have not started
         self._probed: dict[str, Order] = {}  # of live attempts with probes
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -131,6 +142,7 @@ class Machine:
             for task in (ticker, *self._tasks):
                 task.cancel()
             await asyncio.gather(ticker, *self._tasks, return_exceptions=True)
+            await self._credentials.close()
             self.board.close()
             await self.runtime.close()
 
@@ -138,6 +150,7 @@ class Machine:
         """What an earlier agent left on this machine, before the console is asked for anything new."""
         kept = self.journal.load()
         self.supervisor.restore([item.attempt for item in kept])
+        self._credentials.keep_only({item.attempt.uid for item in kept if not item.attempt.ended})
         await self.runtime.open(self.journal.machine_id(), self._on_event)
         known = [item.attempt.uid for item in kept]
         orders = {item.order.attempt: item.order for item in kept}
@@ -177,6 +190,8 @@ class Machine:
             case Welcome():
                 self._on_welcome(message)
             case Assignments():
+                if self.supervisor.counts(message):
+                    self._credentials.set_sources(message.credentials)
                 self._perform(self.supervisor.on_assignments(message, clock.now()))
             case Acknowledge():
                 self._perform(self.supervisor.on_acknowledge(message))
@@ -315,6 +330,7 @@ class Machine:
         if self.supervisor.wants_tail(event):
             tail = output.last_lines(self.journal.attempt_folder(event.attempt).output)
         if isinstance(event, Exited | Failed):
+            self._credentials.discard(event.attempt)
             self._to_trim.add(event.attempt)
             self._probed.pop(event.attempt, None)
         self._perform(self.supervisor.on_event(event, tail, clock.now()))

@@ -32,6 +32,7 @@ from machines.protocol import Gpu, JoinAnswer, JoinRequest
 RUNTIMES = ("auto", "docker", "process", "simulated")
 RETRY_SECONDS = 5
 RUNTIME_FILE = "runtime"  # in the state directory: the runtime that its attempts were given to
+CREDENTIALS_FILE = "credentials.json"  # in the state directory: where the machine may fetch credentials
 JOIN_SECONDS = 30
 STOP_GRACE_SECONDS = 30.0
 
@@ -52,6 +53,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True):
     labels: dict[str, str] = {}
     address: str = ""
     stop_grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = STOP_GRACE_SECONDS
+    credentials: str = ""  # the owner's file, see machines.agent.credential_providers
 
 
 @dataclass
@@ -116,7 +118,16 @@ class Agent:
             labels=options.labels,
             address=options.address,
         )
-        return Machine(options.name, options.console, journal, runtime, declared, options.stop_grace_seconds, reader)
+        return Machine(
+            options.name,
+            options.console,
+            journal,
+            runtime,
+            declared,
+            options.stop_grace_seconds,
+            reader,
+            Path(options.credentials or journal.folder / CREDENTIALS_FILE),
+        )
 
     def _runtime(self, wanted: str, name: str, gpus: Iterable[Gpu]) -> Runtime:
         engine = find_engine() if wanted in ("auto", "docker") else None
@@ -187,6 +198,12 @@ name_option = click.option("--name", default=_host_name, help="The machine's nam
     metavar="SECONDS",
     help="Between SIGTERM and SIGKILL.",
 )
+@click.option(
+    "--credentials",
+    type=click.Path(dir_okay=False, path_type=Path, resolve_path=True),
+    metavar="FILE",
+    help="Where this machine may fetch credentials (default: credentials.json in the state directory).",
+)
 def run(
     console: str,
     state_dir: Path,
@@ -199,6 +216,7 @@ def run(
     labels: tuple[str, ...],
     address: str,
     stop_grace: float,
+    credentials: Path | None,
 ) -> None:
     """Run this machine. SIGTERM ends the agent, not its workers: the next one takes them up."""
     if join_token_file is not None and not (state_dir / "token").exists():
@@ -224,6 +242,7 @@ def run(
         labels=_parse_labels(labels),
         address=address,
         stop_grace_seconds=stop_grace,
+        credentials=str(credentials or ""),
     )
     _run([options], state_dir / "keeper")
 
@@ -232,7 +251,8 @@ def run(
 @click.option("--config", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def local(config: Path) -> None:
     """Run the machines of a local console in one process. The file is a JSON list of objects: console, name, state_dir,
-    and optionally token, runtime, simulate_gpus, cpus, memory_bytes, labels, address, stop_grace_seconds."""
+    and optionally token, runtime, simulate_gpus, cpus, memory_bytes, labels, address, stop_grace_seconds,
+    credentials."""
     try:
         machines = msgspec.convert(json.loads(config.read_text()), list[Options])
         for options in machines:

@@ -83,9 +83,13 @@ class Supervisor:
         self.urgent = bool(self._unsent)
         return []
 
+    def counts(self, message: Assignments) -> bool:
+        """Whether it is not older than what was applied."""
+        return self.welcome is not None and message.revision >= self.applied_revision
+
     def on_assignments(self, message: Assignments, now: float) -> list[Effect]:
         """Make reality match the full set."""
-        if self.welcome is None or message.revision < self.applied_revision:
+        if not self.counts(message):
             return []
         self.applied_revision = message.revision
         effects: list[Effect] = [

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from uuid import UUID
 
-from machines.protocol import CodeUse, ExecCheck, HttpCheck, Order, Probe, Probes
+from machines.protocol import CodeUse, ExecCheck, HttpCheck, Order, Probe, Probes, SecretUse
 from runs.services.rows import RunRow, WorkerRow
-from runs.spec import KeptCode, RunSpec, template_of
+from runs.spec import KeptCode, RunSpec, TaskTemplate, template_of
 from runs.spec import Probe as AskedProbe
 from runs.spec import Probes as AskedProbes
 
@@ -49,7 +49,19 @@ def build_order(
         code=_code(spec),
         barrier=run.gang and sum(run.counts.values()) > 1,
         probes=_probes(template.probes),
+        workspace=run.workspace_id,
+        secrets=_secrets(template),
+        registry_secret=_registry_secret(template),
     )
+
+
+def _secrets(template: TaskTemplate) -> list[SecretUse]:
+    return [SecretUse(ref.external_secret_name, dict(ref.env_vars), ref.mount_path) for ref in template.secret_refs]
+
+
+def _registry_secret(template: TaskTemplate) -> SecretUse | None:
+    ref = template.registry_secret_ref
+    return None if ref is None else SecretUse(ref.external_secret_name)
 
 
 def _probes(asked: AskedProbes | None) -> Probes | None:

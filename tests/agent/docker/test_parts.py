@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from machines.agent.runtimes.base import NOTHING_PREPARED
+from machines.agent.runtimes.base import NOTHING_PREPARED, Mount, Prepared
 from machines.agent.runtimes.docker import DockerRuntime
 from machines.agent.runtimes.docker_log import PIECE_BYTES, Cursor, Entry, FrameDecoder, OutputCopy, Resume
 from machines.agent.runtimes.docker_memory import kills_in, memory_group
@@ -79,12 +79,14 @@ def test_the_digest_is_that_of_the_images_own_repository() -> None:
 # ---- the create call -------------------------------------------------------------------------------------------------
 
 
-def request_of(gpus: dict[int, Gpu] | None = None, **fields: Any) -> dict[str, Any]:
+def request_of(
+    gpus: dict[int, Gpu] | None = None, prepared: Prepared = NOTHING_PREPARED, **fields: Any
+) -> dict[str, Any]:
     base = {"attempt": "a", "worker": "w", "run": "r", "worker_name": "n", "run_name": "n", "number": 1, "image": "i"}
     order = Order(**{**base, **fields})
     return container_request(
         order,
-        NOTHING_PREPARED,
+        prepared,
         machine_id="m",
         image="i:latest",
         gpus=gpus or {},
@@ -292,3 +294,19 @@ def test_the_engines_copy_of_the_output_is_part_of_what_may_be_kept(keep: int) -
     engine = log_file_bytes(keep) * LOG_FILES
     assert engine + DockerRuntime("unix:///nowhere").share_log(keep) <= max(keep, 128 * 1024)
     assert engine <= 256 * 1024**2
+
+
+def test_what_was_prepared_reaches_the_container() -> None:
+    prepared = Prepared(
+        env={"HF_TOKEN": "x", "RANK": "prepared"},
+        mounts=[Mount(Path("/run/secrets/1"), "/var/secrets/gcs", read_only=True)],
+        workspace=Path("/state/work"),
+    )
+    request = request_of(prepared=prepared, env={"RANK": "0", "A": "b"})
+    assert request["Env"] == ["RANK=prepared", "A=b", "HF_TOKEN=x"]
+    assert request["WorkingDir"] == "/workspace"
+    assert [(each["Source"], each["Target"], each["ReadOnly"]) for each in request["HostConfig"]["Mounts"]] == [
+        ("/run/secrets/1", "/var/secrets/gcs", True),
+        ("/state/work", "/workspace", False),
+    ]
+    assert request_of(prepared=prepared, working_dir="/src")["WorkingDir"] == "/src"
