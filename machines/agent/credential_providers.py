@@ -130,7 +130,7 @@ def _read_file(allowed: Allowed, source: CredentialSource) -> bytes:
             raise NotFetched(f"{source.reference} is no file")
         with path.open("rb") as file:
             return file.read(VALUE_BYTES + 1)
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, ValueError) as error:  # the second: links in a circle; the last: no path
         raise NotFetched(f"{source.reference}: {getattr(error, 'strerror', None) or 'cannot be read'}") from None
 
 

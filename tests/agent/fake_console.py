@@ -16,6 +16,9 @@ from machines.protocol import (
     Answer,
     Assignments,
     Call,
+    CredentialSource,
+    DataState,
+    DataStates,
     EndReason,
     Heartbeat,
     Hello,
@@ -40,6 +43,8 @@ class FakeConsole:
         self.forget: list[str] = []
         self.waiting: list[str] = []
         self.archive: list[str] = []
+        self.credentials: list[CredentialSource] = []
+        self.data: list[DataState] = []  # what the machine said last
         self.revision = 0
         self.acknowledge = True
         self.resend_seconds = 0.2
@@ -121,6 +126,13 @@ class FakeConsole:
         assert report is not None
         return report
 
+    async def waits(self, attempt: str, sentence: str) -> None:
+        def said() -> bool:
+            report = self.newest(attempt)
+            return report is not None and report.waiting == sentence
+
+        await self.until(said)
+
     async def ended(self, attempt: str) -> tuple[EndReason | None, int | None]:
         report = await self.reached(attempt, Phase.ENDED)
         return report.end_reason, report.exit_code
@@ -166,6 +178,8 @@ class FakeConsole:
                     await connection.send(
                         protocol.encode(Acknowledge([(report.attempt, report.seq) for report in items]))
                     )
+            case DataStates(items):
+                self.data = items
             case Reply(call, answer):
                 self._replies[call].set_result(answer)
         async with self._changed:
@@ -173,7 +187,14 @@ class FakeConsole:
 
     async def _send_set(self) -> None:
         assert self.connection is not None
-        told = Assignments(self.revision, self.orders, self.forget, self.waiting, archive=self.archive)
+        told = Assignments(
+            self.revision,
+            self.orders,
+            self.forget,
+            self.waiting,
+            archive=self.archive,
+            credentials=self.credentials,
+        )
         await self.connection.send(protocol.encode(told))
 
 
