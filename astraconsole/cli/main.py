@@ -27,7 +27,14 @@ ASTRAEUS = {
     "submit": "submit",
     "templates": "templates",
 }
-TOP = {"login": "login", "logout": "logout", "whoami": "whoami", "use": "use", "completion": "completion"}
+TOP = {
+    "login": "login",
+    "logout": "logout",
+    "whoami": "whoami",
+    "use": "use",
+    "completion": "completion",
+    "import": "import_manifest",
+}
 SLURM = {"sbatch": "slurm_sbatch", "squeue": "slurm_squeue", "scancel": "slurm_scancel", "sinfo": "slurm_sinfo"}
 
 
