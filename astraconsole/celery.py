@@ -36,5 +36,6 @@ app.conf.beat_schedule = {
         "schedule": settings.SCHEDULER_TICK_SECONDS,
     },
     "drop code of deleted runs": {"task": "runs.tasks.drop_unused_code", "schedule": 3600},
+    "keep old runs no longer": {"task": "runs.tasks.keep_runs_no_longer", "schedule": 3600},
     "expire machine leases": {"task": "runs.tasks.expire_leases", "schedule": settings.MACHINE_HEARTBEAT_SECONDS},
 }

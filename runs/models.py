@@ -41,7 +41,6 @@ class Run(models.Model):
     labels = models.JSONField(default=dict)
     spec = models.JSONField()  # what was submitted, normalised; see runs.spec
     code = models.ForeignKey(Code, null=True, blank=True, on_delete=models.PROTECT, related_name="runs")
-    spec_version = models.PositiveSmallIntegerField(default=1)
     priority = models.IntegerField(default=0)
     gpus = models.PositiveIntegerField(default=0)  # asked in all
     # Of the spec, beside it: what every change of a worker asks for.
@@ -192,8 +191,11 @@ class Attempt(models.Model):
 class Transition(models.Model):
     """One move of a run (worker null) or of a worker: what it became, why, when, and who or what did it."""
 
-    # No index for each foreign key: the two below serve every read, and these rows are most of what is written.
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="transitions", db_index=False)
+    # No index for each foreign key: the two below serve every read, and these rows are most of what is written. Nor a
+    # constraint on the run: its check at each removed run would read the whole table.
+    run = models.ForeignKey(
+        Run, on_delete=models.CASCADE, related_name="transitions", db_index=False, db_constraint=False
+    )
     worker = models.ForeignKey(Worker, null=True, on_delete=models.CASCADE, related_name="transitions", db_index=False)
     attempt_number = models.PositiveIntegerField(null=True)
     state = models.CharField(max_length=12)

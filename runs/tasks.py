@@ -8,7 +8,7 @@ from machines import inbox
 from machines import services as machine_services
 from runs import queries
 from runs.scheduling import loop
-from runs.services import codes, draining, gangs, lost, reports, restarting
+from runs.services import codes, draining, gangs, lost, reports, restarting, retention
 
 
 @app.task
@@ -60,3 +60,8 @@ def expire_leases() -> None:
 @app.task
 def drop_unused_code() -> None:
     codes.drop_unused(timezone.now())
+
+
+@app.task
+def keep_runs_no_longer() -> None:
+    retention.keep_no_longer(timezone.now())

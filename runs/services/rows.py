@@ -226,8 +226,8 @@ def live_attempts_of_workers(worker_ids: Iterable[int]) -> list[AttemptRow]:
     return _attempts("a.worker_id = ANY(%s) AND a.released_at IS NULL", [list(worker_ids)])
 
 
-def attempts_of_run(run_id: int) -> list[AttemptRow]:
-    return _attempts("a.worker_id IN (SELECT id FROM runs_worker WHERE run_id = %s)", [run_id])
+def attempts_of_runs(run_ids: Iterable[int]) -> list[AttemptRow]:
+    return _attempts("a.worker_id IN (SELECT id FROM runs_worker WHERE run_id = ANY(%s))", [list(run_ids)])
 
 
 def attempts_placed_before(worker_ids: Iterable[int]) -> dict[int, tuple[UUID, int]]:

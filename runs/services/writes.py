@@ -140,10 +140,10 @@ def insert_run(run: Run, stems: Sequence[str], shapes: Sequence[WorkerShape], ac
         cursor.execute(
             f"""
             WITH made AS (
-                INSERT INTO runs_run (uid, namespace_id, workspace_id, name, labels, spec, code_id, spec_version,
+                INSERT INTO runs_run (uid, namespace_id, workspace_id, name, labels, spec, code_id,
                     priority, gpus, gang, on_failure, created_by_id, created_at, changed_at, queued_at, state, reason,
                     restarts, preemptions, pending_code, pending_numbers)
-                VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, 0, %s, %s)
+                VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, 0, %s, %s)
                 ON CONFLICT (namespace_id, name) WHERE deleted_at IS NULL DO NOTHING
                 RETURNING id, namespace_id, reason, created_at AS at),
             recorded AS (
@@ -157,7 +157,7 @@ def insert_run(run: Run, stems: Sequence[str], shapes: Sequence[WorkerShape], ac
             """,
             [
                 run.uid, run.namespace_id, run.workspace_id, run.name, json.dumps(run.labels), json.dumps(run.spec),
-                run.code_id, run.spec_version, run.priority, run.gpus, run.gang, run.on_failure, run.created_by_id,
+                run.code_id, run.priority, run.gpus, run.gang, run.on_failure, run.created_by_id,
                 run.created_at, run.changed_at, run.queued_at, run.state, run.reason, run.pending_code,
                 json.dumps(run.pending_numbers), actor, list(stems), _json(shapes), actor,
             ],
@@ -180,14 +180,15 @@ def insert_workers(run_id: int, shapes: Sequence[WorkerShape], reason: str, acto
 
 def delete_workers(run_id: int) -> None:
     """Of a run of which nothing has started: they have no attempts."""
-    execute("DELETE FROM runs_transition WHERE run_id = %s AND worker_id IS NOT NULL", [run_id])
+    workers = "(SELECT id FROM runs_worker WHERE run_id = %s)"
+    execute(f"DELETE FROM runs_transition WHERE worker_id IN {workers}", [run_id])
     execute("DELETE FROM runs_worker WHERE run_id = %s", [run_id])
 
 
-def free_names(run_id: int) -> None:
-    """Of a run that is deleted, and of its workers."""
-    execute("UPDATE runs_worker SET deleted = true WHERE run_id = %s", [run_id])
-    execute("DELETE FROM runs_stem WHERE run_id = %s", [run_id])
+def free_names(run_ids: Sequence[int]) -> None:
+    """Of runs that are deleted, and of their workers."""
+    execute("UPDATE runs_worker SET deleted = true WHERE run_id = ANY(%s)", [list(run_ids)])
+    execute("DELETE FROM runs_stem WHERE run_id = ANY(%s)", [list(run_ids)])
 
 
 def update_pending(items: Sequence[tuple[int, str, Numbers]]) -> None:
