@@ -14,6 +14,7 @@ from astraconsole.tenancy.models import User
 from astraconsole.tenancy.services import authenticate_token
 from machines.api import router as machines
 from runs.api import router as runs
+from runs.api_metrics import router as metrics
 from runs.spec import RunRequest
 
 DESCRIPTION = """
@@ -60,3 +61,4 @@ def _refuse_parameters(request: HttpRequest, error: ParameterError) -> HttpRespo
 api.add_router("", account)
 api.add_router("", runs)
 api.add_router("", machines)
+api.add_router("", metrics)

@@ -12,6 +12,7 @@ NOT_NEGATIVE = validate.Range(min=0, error="must not be negative")
 NOT_ONE = validate.NoneOf((1,), error="must be 0 or at least 2")
 POSTGRES = validate.Regexp("(postgres(ql)?://.*)?$", error="must begin with postgres://")
 REDIS = validate.Regexp("((rediss?|unix)://.*)?$", error="must begin with redis://, rediss:// or unix://")
+HTTP = validate.Regexp("(https?://[^/].*)?$", error="must begin with http:// or https://")
 LEVEL = validate.OneOf(("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), error="must be one of {choices}")
 
 DEBUG = env.bool("DEBUG", False)
@@ -125,6 +126,12 @@ ENDED_RUNS_KEEP_SECONDS = env.int("ENDED_RUNS_KEEP_SECONDS", 0, validate=NOT_NEG
 DELETED_RUNS_KEEP_SECONDS = env.int("DELETED_RUNS_KEEP_SECONDS", 30 * 86400, validate=NOT_NEGATIVE)  # 0: for ever
 LOG_FOLLOW_SECONDS = env.float("LOG_FOLLOW_SECONDS", 4, validate=POSITIVE)
 LOG_KEEP_BYTES = env.int("LOG_KEEP_BYTES", 1024**3, validate=POSITIVE)
+METRICS_SAMPLE_SECONDS = env.float("METRICS_SAMPLE_SECONDS", 10, validate=POSITIVE)
+METRICS_RAW_SECONDS = env.float("METRICS_RAW_SECONDS", 6 * 3600, validate=POSITIVE)
+METRICS_MINUTE_SECONDS = env.float("METRICS_MINUTE_SECONDS", 7 * 86400, validate=POSITIVE)
+METRICS_TEN_MINUTE_SECONDS = env.float("METRICS_TEN_MINUTE_SECONDS", 90 * 86400, validate=POSITIVE)
+METRICS_URL = env.str("METRICS_URL", "", validate=HTTP).rstrip("/")  # empty: the console's own database
+METRICS_TOKEN = env.str("METRICS_TOKEN", "")  # lets a Prometheus read /metrics; empty: only staff may
 CALL_TIMEOUT_SECONDS = env.float("CALL_TIMEOUT_SECONDS", 10, validate=POSITIVE)
 SCHEDULER_TICK_SECONDS = env.float("SCHEDULER_TICK_SECONDS", 5, validate=POSITIVE)
 SCHEDULER_SLOW_SECONDS = env.float("SCHEDULER_SLOW_SECONDS", 2, validate=POSITIVE)

@@ -35,6 +35,13 @@ def fetch(sql: str, parameters: Any) -> list[tuple[Any, ...]]:
     return rows
 
 
+def fetch_binary(sql: str, parameters: Any) -> list[tuple[Any, ...]]:
+    """As `fetch`; the answer travels in binary, which halves what bytes cost."""
+    connection.ensure_connection()
+    with connection.wrap_database_errors, PreparedCursor(connection.connection) as cursor:
+        return cursor.execute(sql, parameters, binary=True).fetchall()
+
+
 def execute(sql: str, parameters: Any) -> None:
     with prepared() as cursor:
         cursor.execute(sql, parameters)

@@ -157,6 +157,7 @@ def _welcome(machine: Machine) -> protocol.Welcome:
         heartbeat_seconds=settings.MACHINE_HEARTBEAT_SECONDS,
         resend_seconds=settings.MACHINE_HEARTBEAT_SECONDS,
         log_keep_bytes=settings.LOG_KEEP_BYTES,
+        sample_seconds=settings.METRICS_SAMPLE_SECONDS,
     )
 
 

@@ -120,6 +120,9 @@ class AgentConsumer(AsyncWebsocketConsumer):
             return await self._undecodable(bytes_data, error)
         if not self.joined_at and not isinstance(message, protocol.Hello):
             return await self._malformed(f"{type(message).__name__} before Hello")
+        if isinstance(message, protocol.Samples):
+            presence().sampled(self.machine.cluster_id, (self.machine_id, received_at.timestamp(), bytes_data))
+            return None
         return await self._on(message, received_at)
 
     async def _on(self, message: protocol.FromAgent, received_at: datetime) -> None:

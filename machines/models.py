@@ -217,3 +217,41 @@ class Liveness(models.Model):
     kind = models.CharField(max_length=10)  # machines.leases.DAPHNE | CHECK
     since = models.DateTimeField()
     seen_at = models.DateTimeField()
+
+
+class SampleLayout(models.Model):
+    """Which series the columns of a table of samples are: `machines.metrics.names.key_of` of each, in order."""
+
+    keys = ArrayField(models.IntegerField(), unique=True)
+
+
+class SampleBlock(models.Model):
+    """Samples of one attempt as a table of float64, row by row: time (Unix seconds), then its layout's series.
+
+    Of resolution 0 as a machine sent them; of 60 and 600 rolled up, with three columns a series (`metrics.align`).
+    """
+
+    pk = models.CompositePrimaryKey("attempt", "resolution", "start")
+    attempt = models.UUIDField()  # of one worker; an attempt's uid is never used again
+    start = models.FloatField()  # of its first row; of a rolled one, of the time it covers
+    layout = models.ForeignKey(SampleLayout, on_delete=models.PROTECT, related_name="+", db_index=False)
+    resolution = models.PositiveSmallIntegerField()
+    table = models.BinaryField()
+
+    class Meta:
+        indexes = [models.Index(fields=["resolution", "start"], name="sample_block_age")]
+
+
+class SampleRollUp(models.Model):
+    """How far (Unix seconds) the samples are rolled up to a resolution; later ones are read from the finer one."""
+
+    resolution = models.PositiveSmallIntegerField(primary_key=True)
+    until = models.FloatField()
+
+
+class GpuUse(models.Model):
+    """What the GPUs of a machine did when it was last heard: [{index, utilization, memory_bytes, processes}, …]."""
+
+    machine = models.OneToOneField(Machine, on_delete=models.CASCADE, primary_key=True, related_name="gpu_use")
+    at = models.DateTimeField()
+    gpus = models.JSONField()

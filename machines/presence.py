@@ -26,6 +26,7 @@ from astraconsole import events
 from machines import connections, data_states, inbox, leases
 from machines.connections import Beat
 from machines.data_states import Told
+from machines.metrics import lane
 from machines.protocol import Close
 from machines.services import record_alive
 
@@ -121,6 +122,8 @@ class Presence:
         self._process = f"daphne:{socket.gethostname()}:{os.getpid()}"
         self._connections: set[Connection] = set()
         self._beats: dict[int, Beat] = {}
+        self._samples: dict[int, list[lane.Frame]] = {}  # by cluster
+        self._samples_bytes = 0
         self._told: dict[int, Told] = {}
         self._alive_at = 0.0
         self._woken: set[int] = set()
@@ -141,6 +144,12 @@ class Presence:
     def tell(self, told: Told) -> None:
         """What a machine holds; the newest counts."""
         self._told[told.machine_id] = told
+
+    def sampled(self, cluster_id: int, frame: lane.Frame) -> None:
+        """Kept for the next flush; dropped where a second brings more than an entry of the lane may hold."""
+        self._samples_bytes += len(frame[2])
+        if self._samples_bytes <= lane.MAX_ENTRY_BYTES:
+            self._samples.setdefault(cluster_id, []).append(frame)
 
     async def _append(self, said: list[inbox.Said]) -> list[None]:
         """Into the inbox; then wake its drains, off the loop. What comes while a wake is on its way shares the next."""
@@ -207,6 +216,12 @@ class Presence:
         except db.Error:
             self._told = told | self._told
             raise
+
+    async def flush_samples(self) -> None:
+        """Into their lane; what Redis does not take is lost."""
+        frames, self._samples, self._samples_bytes = self._samples, {}, 0
+        if frames:
+            await lane.append(self.redis, frames)
 
     async def look_after(self) -> None:
         """Close connections that say nothing; join groups again, which the channel layer may have lost."""

@@ -15,7 +15,7 @@ from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from machines import queries as machine_queries
 from machines.protocol import LOG_CHUNK_BYTES
-from runs import queries
+from runs import metrics, queries
 from runs.api_documents import (
     ClusterList,
     DryRunDocument,
@@ -216,7 +216,11 @@ def list_workers(request: HttpRequest, org: str, ws: str, cluster: str, filters:
 def _workers(job: str, workers: "list[Worker]") -> list[dict[str, Any]]:
     machines = {worker.newest.machine_id for worker in workers if worker.newest and worker.newest.gpu_indexes}
     gpus = machine_queries.gpus_of(machines)
-    return [worker_summary(w, job, gpus.get(w.newest.machine_id, ()) if w.newest else ()) for w in workers]
+    used = metrics.latest(workers)
+    return [
+        worker_summary(w, job, gpus.get(w.newest.machine_id, ()) if w.newest else (), used.get(w.pk, {}))
+        for w in workers
+    ]
 
 
 @router.get(f"{CLUSTER}/tasks/{{task}}", response=WorkerDocument, tags=["Workers"])

@@ -156,8 +156,9 @@ class Placed(TypedDict):
 
 
 class WorkerSummary(TypedDict):
-    """A worker in a list. `placement` is null before the first placement; `metrics` holds the newest samples. `ready`:
-    it runs, its readiness probe (if it has one) succeeds, and nobody stops it."""
+    """A worker in a list. `placement` is null before the first placement. `ready`: it runs, its readiness probe (if it
+    has one) succeeds, and nobody stops it. `metrics` holds what it uses now: of a GPU metric the mean (0–1) or the sum
+    (bytes) over its GPUs; empty while nothing is known."""
 
     metadata: WorkerMetadata
     status: WorkerStatus
@@ -307,8 +308,8 @@ def run_document(run: "Run", history: list[dict[str, Any]], workers: Sequence[tu
     return {**summary, "history": history, "task_names": [name for name, _ in workers]}
 
 
-def worker_summary(worker: "Worker", job: str, gpus: Iterable["Gpu"]) -> dict[str, Any]:
-    """A WorkerSummary. `gpus`: those of its machine."""
+def worker_summary(worker: "Worker", job: str, gpus: Iterable["Gpu"], metrics: Mapping[str, float]) -> dict[str, Any]:
+    """A WorkerSummary. `gpus`: those of its machine. `metrics`: its newest values."""
     return {
         "metadata": {"name": worker.name, "job": job, "rank": worker.rank, "group": worker.group},
         "status": {"state": worker.state, "reason": worker.reason},
@@ -318,7 +319,7 @@ def worker_summary(worker: "Worker", job: str, gpus: Iterable["Gpu"]) -> dict[st
         "restart_at": moment(worker.restart_at),
         "last_failure": _failure(worker.last_failure),
         "placement": _placement(worker, gpus),
-        "metrics": {},
+        "metrics": dict(metrics),
     }
 
 

@@ -1,12 +1,14 @@
 """Celery tasks of runs: arguments are ids; each calls a service; safe to run twice, and at once."""
 
+from django.conf import settings
 from django.utils import timezone
 
 from astraconsole import events
 from astraconsole.celery import app
 from machines import inbox
 from machines import services as machine_services
-from runs import queries
+from machines.metrics import rollup
+from runs import metrics, queries
 from runs.scheduling import loop
 from runs.services import codes, draining, gangs, lost, reports, restarting, retention
 
@@ -65,3 +67,19 @@ def drop_unused_code() -> None:
 @app.task
 def keep_runs_no_longer() -> None:
     retention.keep_no_longer(timezone.now())
+
+
+@app.task
+def store_samples() -> None:
+    """What machines have sampled since the last time."""
+    for cluster_id in queries.cluster_ids():
+        metrics.take_in(cluster_id)
+
+
+@app.task
+def roll_up_samples() -> None:
+    """Older samples grow coarser, and the oldest go."""
+    now = timezone.now().timestamp()
+    if not settings.METRICS_URL:
+        rollup.roll_up(now)
+    rollup.expire(now)

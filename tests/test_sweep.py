@@ -75,6 +75,8 @@ OPERATIONS: dict[tuple[str, str], Action] = {
     ("GET", f"{API}/jobs/{{job}}"): READ,
     ("DELETE", f"{API}/jobs/{{job}}"): WRITE,
     ("POST", f"{API}/jobs/{{job}}/stop"): WRITE,
+    ("GET", f"{API}/metrics/range"): READ,
+    ("GET", f"{API}/gpus"): READ,
     ("GET", f"{API}/tasks"): READ,
     ("GET", f"{API}/tasks/{{task}}"): READ,
     ("GET", f"{API}/tasks/{{task}}/logs"): READ,

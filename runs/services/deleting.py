@@ -9,6 +9,7 @@ from datetime import datetime
 from astraconsole.errors import NotFound
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
+from machines.metrics import store
 from runs.models import Run
 from runs.services import rows, writes
 from runs.services.moves import Batch, locked
@@ -45,3 +46,4 @@ def bury(batch: Batch, runs: Sequence[RunRow], reason: str, actor: str, now: dat
         batch.derive(run, actor, now)
         batch.note_run(run, reason, actor, now)
     writes.free_names(ids)
+    store.forget([attempt.uid for attempt in batch.attempts.values()])
