@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup run test test-torch check format bench bench-scheduler screenshots clean
+.PHONY: setup run test test-torch check format bench bench-cli bench-scheduler screenshots clean
 
 setup: .venv/requirements.installed
 
@@ -55,6 +55,9 @@ format: .venv/requirements-dev.installed
 
 bench: setup
 	$(BIN)/python -m bench.console $(BENCH)
+
+bench-cli: setup
+	$(BIN)/python -m bench.cli $(BENCH)
 
 bench-scheduler: setup
 	$(BIN)/python -m bench.scheduler $(BENCH)

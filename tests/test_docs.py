@@ -9,7 +9,9 @@ import click
 import pytest
 
 from astraconsole import errors
+from astraconsole.cli.config import ENVIRONMENT
 from astraconsole.cli.main import ASTRAEUS, astra
+from astraconsole.cli.problems import Exit
 from machines.agent.main import main as astra_agent
 from tests.conftest import PROJECT
 
@@ -53,9 +55,50 @@ def test_the_page_of_errors_has_every_code_with_its_status() -> None:
     assert told == {(error.code, error.status) for error in every_error()}
 
 
-def test_the_command_lines_table_has_every_verb() -> None:
-    verbs = [verb for verb in rows_of("The command line") if verb != "astra astraeus …"]
-    assert sorted(verbs) == sorted(ASTRAEUS)
+CLI_PAGE = (PROJECT / "docs" / "cli.md").read_text()
+
+
+def every_command(group: click.Group, name: str) -> Iterator[str]:
+    for verb in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), verb)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from every_command(command, f"{name} {verb}")
+        else:
+            yield f"{name} {verb}"
+
+
+def test_the_page_of_the_command_line_has_every_command() -> None:
+    told = re.findall(r"`(astra [a-z ]+)`", CLI_PAGE.split("## All commands\n")[1])
+    assert sorted(told) == sorted(every_command(astra, "astra"))
+
+
+def test_readmes_table_of_verbs_has_none_that_there_is_not() -> None:
+    verbs = {verb for verb in rows_of("The command line") if not verb.startswith("astra ")}
+    assert {"run", "logs"} <= verbs <= set(ASTRAEUS)
+
+
+@pytest.mark.parametrize("verb", ["run", "logs"])
+def test_the_page_of_the_command_line_has_every_option_with_its_default(verb: str) -> None:
+    table = CLI_PAGE.split(f"| option of `{verb}` |")[1].split("\n\n")[0]
+    told = {
+        tuple(re.findall(r"`([^`]+)`", names)): default
+        for names, default in re.findall(r"^\| (`-.*?) \| (.*?) \|", table, re.MULTILINE)
+    }
+    command = astra.get_command(click.Context(astra), "astraeus")
+    assert isinstance(command, click.Group)
+    found = command.get_command(click.Context(command), verb)
+    assert found is not None
+    options = {tuple(one.opts): one.default for one in found.params if isinstance(one, click.Option)}
+    assert set(told) == set(options)
+    for names, default in options.items():
+        if isinstance(default, str | int) and not isinstance(default, bool):
+            assert told[names] == f"`{default}`"
+
+
+def test_the_page_of_the_command_line_has_every_exit_code_and_variable() -> None:
+    assert [int(code) for code in re.findall(r"^\| `(\d+)` \|", CLI_PAGE, re.MULTILINE)] == list(Exit)
+    assert set(ENVIRONMENT.values()) <= set(re.findall(r"`(ASTRA_\w+)`", CLI_PAGE))
 
 
 def written_commands() -> Iterator[tuple[str, str]]:
