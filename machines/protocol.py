@@ -88,6 +88,12 @@ class PullFailure(StrEnum):
     DISK_FULL = "DiskFull"
 
 
+class DataKind(StrEnum):
+    CREDENTIAL = "credential"
+    DRIVE = "drive"
+    MODEL = "model"
+
+
 class Gpu(msgspec.Struct, frozen=True):
     index: Annotated[int, msgspec.Meta(ge=0, le=2**15 - 1)]
     uuid: Word64
@@ -160,6 +166,15 @@ class SecretUse(msgspec.Struct, frozen=True, omit_defaults=True):
     mount_path: str | None = None  # where its keys become files
 
 
+class VolumeUse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A drive or a model that an attempt needs, by its name in the run's workspace, and where it is mounted."""
+
+    kind: DataKind
+    name: str
+    target: str
+    read_only: bool = False
+
+
 class CodeUse(msgspec.Struct, frozen=True):
     """Code that came with the run. The machine fetches it (`GET /agent/v1/code/<attempt>`), checks it against the
     digest and unpacks it for this attempt alone."""
@@ -192,6 +207,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     time_limit_seconds: float | None = None
     stop_grace_seconds: float = 30
     code: CodeUse | None = None
+    volumes: list[VolumeUse] = []
     barrier: bool = False  # report Ready before starting, and wait while the set lists it as `waiting`
     probes: Probes | None = None
     workspace: int = 0  # whose names the following ones are
@@ -228,6 +244,21 @@ class CredentialSource(msgspec.Struct, frozen=True):
     reference: str
 
 
+class VolumeSource(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A drive or a model as it is defined. A definition never changes: another one has another uid."""
+
+    uid: str
+    workspace: int
+    kind: DataKind
+    name: str
+    form: str  # folder | nfs | copy
+    source: str
+    read_only: bool = False
+    credential: str = ""  # of the workspace, for reading the source
+    checksum: str = ""  # sha256:…
+    endpoint: str = ""  # of an S3 that is not Amazon's
+
+
 class Assignments(msgspec.Struct, frozen=True, tag="assignments"):
     """The full set. Start what is missing, stop what runs and is not listed, remove all traces of what is to be
     forgotten, and of what is to be archived all but the end of its log. A lower revision on the same connection is
@@ -239,6 +270,7 @@ class Assignments(msgspec.Struct, frozen=True, tag="assignments"):
     waiting: list[str] = []  # attempt uids of orders whose barrier is closed
     credentials: list[CredentialSource] = []  # of the workspaces that use this machine's cluster
     archive: list[str] = []  # attempt uids: their workers have been placed anew
+    volumes: list[VolumeSource] = []  # of the same workspaces
 
 
 class Acknowledge(msgspec.Struct, frozen=True, tag="ack"):
@@ -320,12 +352,6 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class Reports(msgspec.Struct, frozen=True, tag="reports"):
     items: list[Report]
-
-
-class DataKind(StrEnum):
-    CREDENTIAL = "credential"
-    DRIVE = "drive"
-    MODEL = "model"
 
 
 class DataState(msgspec.Struct, frozen=True, omit_defaults=True):

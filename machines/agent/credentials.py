@@ -98,7 +98,7 @@ class Credentials:
         pause = FIRST_PAUSE_SECONDS
         while True:
             news = self._news
-            value = await self._value(order, use.name, sentence, waits)
+            value = await self.value(order.workspace, use.name, sentence, waits)
             try:
                 return environment_of(value, use.env), files_of(value) if use.mount_path is not None else {}
             except Unfit as error:
@@ -108,18 +108,18 @@ class Credentials:
 
     async def _login(self, order: Order, use: SecretUse, waits: Waits) -> RegistryLogin:
         sentence = f"waiting for registry secret {use.name} to be synced to this node"
-        value = await self._value(order, use.name, sentence, waits)
+        value = await self.value(order.workspace, use.name, sentence, waits)
         try:
             return login_of(value, image_reference(order.image).partition("/")[0])
         except (Unfit, ValueError) as error:
             raise CannotStart(EndReason.IMAGE_PULL, f"registry secret {use.name}: {error}") from error
 
-    async def _value(self, order: Order, name: str, sentence: str, waits: Waits) -> bytes:
+    async def value(self, workspace: int, name: str, sentence: str, waits: Waits) -> bytes:
         """Waits until the credential is defined and can be fetched."""
         pause = FIRST_PAUSE_SECONDS
         while True:
             news = self._news
-            source = self._sources.get((order.workspace, name))
+            source = self._sources.get((workspace, name))
             if source is not None:
                 fetch = asyncio.create_task(self._fetch(source))
                 try:

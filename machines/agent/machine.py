@@ -21,6 +21,8 @@ from machines.agent.code import CodeStep
 from machines.agent.connection import Connection, MachineRemoved
 from machines.agent.credential_providers import Providers
 from machines.agent.credentials import Credentials
+from machines.agent.data.roots import Roots
+from machines.agent.data.volumes import Volumes
 from machines.agent.data_board import DataBoard
 from machines.agent.effects import Accept, Archive, Ask, Effect, Leave, OpenBarrier, Remove, Save, Stop
 from machines.agent.gpus import Gpus
@@ -98,6 +100,7 @@ class Machine:
         stop_grace_seconds: float,
         gpus: Gpus,
         credentials_file: Path,
+        drive_roots: Roots,
     ) -> None:
         self.name = name
         self.journal = journal
@@ -115,8 +118,9 @@ class Machine:
             SecretFiles(journal.folder, journal.machine_id()),
             self.board,
         )
+        self._volumes = Volumes(journal.folder / "data", drive_roots, self._credentials.value, self.board)
         code = CodeStep(console, lambda: journal.read_text("token"))
-        self._preparation = Preparation([self._credentials.prepare, code])
+        self._preparation = Preparation([self._volumes.prepare, self._credentials.prepare, code])
         self._launches: dict[str, Launch] = {}  # of attempts that have not started
         self._probed: dict[str, Order] = {}  # of live attempts with probes
         self._flush_timer: asyncio.TimerHandle | None = None
@@ -143,6 +147,7 @@ class Machine:
                 task.cancel()
             await asyncio.gather(ticker, *self._tasks, return_exceptions=True)
             await self._credentials.close()
+            await self._volumes.close()
             self.board.close()
             await self.runtime.close()
 
@@ -151,6 +156,7 @@ class Machine:
         kept = self.journal.load()
         self.supervisor.restore([item.attempt for item in kept])
         self._credentials.keep_only({item.attempt.uid for item in kept if not item.attempt.ended})
+        self._volumes.take_up(self.journal.attempt_folder(item.attempt.uid) for item in kept if not item.attempt.ended)
         await self.runtime.open(self.journal.machine_id(), self._on_event)
         known = [item.attempt.uid for item in kept]
         orders = {item.order.attempt: item.order for item in kept}
@@ -192,6 +198,7 @@ class Machine:
             case Assignments():
                 if self.supervisor.counts(message):
                     self._credentials.set_sources(message.credentials)
+                    self._volumes.set_sources(message.volumes)
                 self._perform(self.supervisor.on_assignments(message, clock.now()))
             case Acknowledge():
                 self._perform(self.supervisor.on_acknowledge(message))
@@ -331,6 +338,7 @@ class Machine:
             tail = output.last_lines(self.journal.attempt_folder(event.attempt).output)
         if isinstance(event, Exited | Failed):
             self._credentials.discard(event.attempt)
+            self._volumes.discard(event.attempt)
             self._to_trim.add(event.attempt)
             self._probed.pop(event.attempt, None)
         self._perform(self.supervisor.on_event(event, tail, clock.now()))

@@ -19,6 +19,8 @@ import msgspec
 
 from machines.agent import gpus as machine_gpus
 from machines.agent import inventory
+from machines.agent.data.problems import DataProblem
+from machines.agent.data.roots import Roots
 from machines.agent.journal import Journal, StateDirectoryError
 from machines.agent.keeper_client import KeeperClient
 from machines.agent.machine import Machine, agent_version
@@ -54,6 +56,7 @@ class Options(msgspec.Struct, forbid_unknown_fields=True):
     address: str = ""
     stop_grace_seconds: Annotated[float, msgspec.Meta(ge=0)] = STOP_GRACE_SECONDS
     credentials: str = ""  # the owner's file, see machines.agent.credential_providers
+    drive_roots: list[str] = []  # see machines.agent.data.roots
 
 
 @dataclass
@@ -127,6 +130,7 @@ class Agent:
             options.stop_grace_seconds,
             reader,
             Path(options.credentials or journal.folder / CREDENTIALS_FILE),
+            Roots(options.drive_roots),
         )
 
     def _runtime(self, wanted: str, name: str, gpus: Iterable[Gpu]) -> Runtime:
@@ -204,6 +208,13 @@ name_option = click.option("--name", default=_host_name, help="The machine's nam
     metavar="FILE",
     help="Where this machine may fetch credentials (default: credentials.json in the state directory).",
 )
+@click.option(
+    "--drive-root",
+    "drive_roots",
+    multiple=True,
+    metavar="FOLDER",
+    help="Let drives be folders below this one, or below SERVER:/EXPORT of a file server; repeatable.",
+)
 def run(
     console: str,
     state_dir: Path,
@@ -217,6 +228,7 @@ def run(
     address: str,
     stop_grace: float,
     credentials: Path | None,
+    drive_roots: tuple[str, ...],
 ) -> None:
     """Run this machine. SIGTERM ends the agent, not its workers: the next one takes them up."""
     if join_token_file is not None and not (state_dir / "token").exists():
@@ -229,7 +241,8 @@ def run(
     try:
         memory_bytes = inventory.parse_memory(memory) if memory else None
         inventory.simulated_gpus(simulate_gpus, "")
-    except ValueError as error:
+        Roots(drive_roots)
+    except (ValueError, DataProblem) as error:
         raise click.ClickException(str(error)) from error
     options = Options(
         console=console,
@@ -243,6 +256,7 @@ def run(
         address=address,
         stop_grace_seconds=stop_grace,
         credentials=str(credentials or ""),
+        drive_roots=list(drive_roots),
     )
     _run([options], state_dir / "keeper")
 
@@ -252,12 +266,13 @@ def run(
 def local(config: Path) -> None:
     """Run the machines of a local console in one process. The file is a JSON list of objects: console, name, state_dir,
     and optionally token, runtime, simulate_gpus, cpus, memory_bytes, labels, address, stop_grace_seconds,
-    credentials."""
+    credentials, drive_roots."""
     try:
         machines = msgspec.convert(json.loads(config.read_text()), list[Options])
         for options in machines:
             inventory.simulated_gpus(options.simulate_gpus, "")
-    except (ValueError, msgspec.ValidationError) as error:
+            Roots(options.drive_roots)
+    except (ValueError, msgspec.ValidationError, DataProblem) as error:
         raise click.ClickException(f"{config}: {error}") from error
     _run(machines, config.resolve().parent / "keeper")
 

@@ -27,6 +27,7 @@ from machines.protocol import (
     Reply,
     Report,
     Reports,
+    VolumeSource,
     Welcome,
 )
 
@@ -42,6 +43,7 @@ class FakeConsole:
         self.orders: list[Order] = []
         self.forget: list[str] = []
         self.waiting: list[str] = []
+        self.volumes: list[VolumeSource] = []
         self.archive: list[str] = []
         self.credentials: list[CredentialSource] = []
         self.data: list[DataState] = []  # what the machine said last
@@ -194,6 +196,7 @@ class FakeConsole:
             self.waiting,
             archive=self.archive,
             credentials=self.credentials,
+            volumes=self.volumes,
         )
         await self.connection.send(protocol.encode(told))
 
