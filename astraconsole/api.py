@@ -13,6 +13,7 @@ from astraconsole.tenancy.api import router as account
 from astraconsole.tenancy.models import User
 from astraconsole.tenancy.services import authenticate_token
 from machines.api import router as machines
+from machines.api_credentials import router as credentials
 from runs.api import router as runs
 from runs.api_metrics import router as metrics
 from runs.spec import RunRequest
@@ -62,3 +63,4 @@ api.add_router("", account)
 api.add_router("", runs)
 api.add_router("", machines)
 api.add_router("", metrics)
+api.add_router("", credentials)

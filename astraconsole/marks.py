@@ -31,6 +31,9 @@ STATES: dict[str, Mark] = {
     "Lost": Mark("fail", "signal-slash"),
     "Stopping": Mark("off", "ring"),
     "Removed": Mark("off", "no-symbol"),
+    # what machines hold
+    "Synced": Mark("run", "check"),
+    "Waiting": Mark("wait", "ring"),
 }
 UNKNOWN = Mark("off", "ring")
 

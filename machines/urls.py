@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, path
 
-from machines import views
+from machines import views, views_credentials
 from machines.views_agent import join
 
 urlpatterns: list[URLPattern] = [
@@ -14,4 +14,11 @@ urlpatterns: list[URLPattern] = [
     path("o/<slug:org>/w/<slug:ws>/machines/<slug:cluster>/<str:name>/cordon", views.cordon, name="cordon"),
     path("o/<slug:org>/w/<slug:ws>/machines/<slug:cluster>/<str:name>/uncordon", views.uncordon, name="uncordon"),
     path("o/<slug:org>/w/<slug:ws>/machines/<slug:cluster>/<str:name>/remove", views.remove, name="remove_machine"),
+    path("o/<slug:org>/w/<slug:ws>/credentials", views_credentials.credentials, name="credentials"),
+    path("o/<slug:org>/w/<slug:ws>/credentials/<str:name>", views_credentials.credential, name="credential"),
+    path(
+        "o/<slug:org>/w/<slug:ws>/credentials/<str:name>/remove",
+        views_credentials.remove_credential,
+        name="remove_credential",
+    ),
 ]

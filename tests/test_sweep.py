@@ -46,6 +46,9 @@ PAGES: dict[str, dict[str, Action]] = {
     f"{WS}/machines/{CLUSTER}/<str:name>/drain": {"GET": MANAGE, "POST": MANAGE},
     f"{WS}/machines/{CLUSTER}/<str:name>/uncordon": {"POST": MANAGE},
     f"{WS}/machines/{CLUSTER}/<str:name>/remove": {"GET": MANAGE, "POST": MANAGE},
+    f"{WS}/credentials": {"GET": READ, "POST": MANAGE},
+    f"{WS}/credentials/<str:name>": {"GET": READ},
+    f"{WS}/credentials/<str:name>/remove": {"GET": MANAGE, "POST": MANAGE},
     f"{WS}/members": {"GET": READ, "POST": MANAGE},
     f"{WS}/members/<int:member_id>/role": {"POST": MANAGE},
     f"{WS}/members/<int:member_id>/remove": {"POST": MANAGE},
@@ -88,6 +91,10 @@ OPERATIONS: dict[tuple[str, str], Action] = {
     ("POST", f"{API}/machines/{{machine}}/uncordon"): MANAGE,
     ("GET", f"{API_WS}/jobs"): READ,
     ("GET", f"{API_WS}/clusters"): READ,
+    ("GET", f"{API_WS}/credentials"): READ,
+    ("POST", f"{API_WS}/credentials"): MANAGE,
+    ("GET", f"{API_WS}/credentials/{{credential}}"): READ,
+    ("DELETE", f"{API_WS}/credentials/{{credential}}"): MANAGE,
 }
 
 # Operations of a person, whatever their workspaces; and those that anybody may call.
@@ -110,6 +117,7 @@ NAMES = {
     "job": "resnet50",
     "task": "resnet50-0",
     "machine": "gpu-07",
+    "credential": "hf-token",
 }
 FORM = {"content_type": "application/x-www-form-urlencoded"}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -160,7 +168,8 @@ def names_for(address: str) -> dict[str, str]:
 
 def address_of(route: str, world: World) -> str:
     """A page's route with the names of what exists."""
-    name = NAMES["job"] if "/jobs/" in route else NAMES["task"] if "/workers/" in route else NAMES["machine"]
+    kinds = {"/jobs/": "job", "/workers/": "task", "/credentials/": "credential"}
+    name = next((NAMES[kind] for part, kind in kinds.items() if part in route), NAMES["machine"])
     ids = {"member_id": world.member_id, "token_id": world.token_id}
     values = {**names_for(route), "name": name, **ids}
     return "/" + re.sub(r"<\w+:(\w+)>", lambda match: str(values[match[1]]), route)

@@ -8,6 +8,7 @@ from astraconsole.tenancy.models import Membership, User, Workspace
 from astraconsole.tenancy.permissions import Role
 from astraconsole.tenancy.queries import Access
 from astraconsole.tenancy.services import create_token
+from machines.credentials import save_credential
 from machines.models import Cluster, Machine
 from runs.models import Run
 from tests import builders
@@ -15,7 +16,8 @@ from tests import builders
 
 @dataclass
 class World:
-    """acme/vision and acme/nlp share the cluster gpu-east; vision has `lab` to itself; umbra/vision is another's."""
+    """acme/vision and acme/nlp share the cluster gpu-east; vision has `lab` to itself; umbra/vision is another's.
+    vision has the credential hf-token."""
 
     members: dict[Role, User]  # of acme/vision, weakest first
     stranger: User  # the admin of umbra/vision, which has a gpu-east of its own
@@ -51,6 +53,7 @@ def make_world() -> World:
     neighbour = builders.access(nlp, Role.ADMIN, "neighbour").user
     staff = User.objects.create_user("staff", is_staff=True, is_superuser=True)
     people = [*(access.user for access in accesses.values()), stranger, neighbour, staff]
+    save_credential(accesses[Role.ADMIN], "hf-token", "file", "hf", timezone.now())
     tokens = {user.username: create_token(user, "test", timezone.now()) for user in people}
     return World(
         members={role: access.user for role, access in accesses.items()},

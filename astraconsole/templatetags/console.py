@@ -104,7 +104,13 @@ NAVIGATION: tuple[tuple[str, tuple[Item, ...]], ...] = (
             ),
         ),
     ),
-    ("Workspace", (Item("Members", "members", "users"),)),
+    (
+        "Workspace",
+        (
+            Item("Credentials", "credentials", "key", frozenset({"credential", "remove_credential"})),
+            Item("Members", "members", "users"),
+        ),
+    ),
 )
 
 
