@@ -10,7 +10,7 @@ import pytest
 
 from astraconsole import errors
 from astraconsole.cli.config import ENVIRONMENT
-from astraconsole.cli.main import ASTRAEUS, astra
+from astraconsole.cli.main import ASTRAEUS, SLURM, TOP, Verb, astra
 from astraconsole.cli.problems import Exit
 from machines.agent.main import main as astra_agent
 from tests.conftest import PROJECT
@@ -71,6 +71,20 @@ def every_command(group: click.Group, name: str) -> Iterator[str]:
 def test_the_page_of_the_command_line_has_every_command() -> None:
     told = re.findall(r"`(astra [a-z ]+)`", CLI_PAGE.split("## All commands\n")[1])
     assert sorted(told) == sorted(every_command(astra, "astra"))
+
+
+@pytest.mark.parametrize(("group", "table"), [("astraeus", ASTRAEUS), ("slurm", SLURM), ("", TOP)])
+def test_a_list_of_commands_says_what_each_says_of_itself(group: str, table: dict[str, Verb]) -> None:
+    found = astra.get_command(click.Context(astra), group) if group else astra
+    assert isinstance(found, click.Group)
+    for name, verb in table.items():
+        command = found.get_command(click.Context(found), name)
+        assert command is not None
+        assert command.help is not None
+        said = " ".join(command.help.split())
+        assert said.startswith(verb.help)
+        assert verb.help.endswith(".")
+        assert said.removeprefix(verb.help)[:1] in ("", " "), f"{name}: not the whole sentence"
 
 
 def test_readmes_table_of_verbs_has_none_that_there_is_not() -> None:

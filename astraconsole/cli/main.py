@@ -2,40 +2,58 @@
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 from astraconsole.cli.output import harmless
 from astraconsole.cli.problems import Exit, Problem
 
-# command → module under astraconsole.cli.commands, whose `command` it is: the one table of late imports
+
+class Verb(NamedTuple):
+    """A command: the module under astraconsole.cli.commands whose `command` it is, and the first sentence of its help,
+    so that a list of commands imports none of them. A test holds the two together."""
+
+    module: str
+    help: str
+
+
+# The one table of late imports.
 ASTRAEUS = {
-    "run": "run",
-    "runs": "runs",
-    "status": "status",
-    "workers": "workers",
-    "logs": "logs",
-    "stop": "stop",
-    "delete": "delete",
-    "history": "history",
-    "why": "why",
-    "machines": "machines",
-    "submit": "submit",
-    "templates": "templates",
+    "run": Verb("run", "Submit a run."),
+    "submit": Verb("submit", "Submit a run from a JSON or YAML file, or from standard input with `-`."),
+    "runs": Verb("runs", "The workspace's runs that have not ended."),
+    "status": Verb("status", "A run's state and sentence, and those of its workers."),
+    "workers": Verb("workers", "A run's workers, by rank."),
+    "logs": Verb("logs", "The end of a run's log (its first worker's), or of one worker's."),
+    "why": Verb("why", "Why a run waits: its reason, and what each machine has against it."),
+    "history": Verb("history", "Every state change of a run, oldest first."),
+    "stop": Verb("stop", "Stop runs; their records and logs stay."),
+    "delete": Verb("delete", "Stop runs and remove them, their workers and their logs."),
+    "templates": Verb("templates", "The workspace's templates: start one with `run --template NAME`."),
+    "machines": Verb("machines", "The cluster's machines."),
+    "gpus": Verb("gpus", "Every GPU that the workspace can see: how busy, how well, held by which run."),
 }
 TOP = {
-    "login": "login",
-    "logout": "logout",
-    "whoami": "whoami",
-    "use": "use",
-    "completion": "completion",
-    "import": "import_manifest",
+    "login": Verb("login", "Sign in to the console at URL, which you approve in a browser."),
+    "logout": Verb("logout", "Revoke the saved token and forget it."),
+    "whoami": Verb("whoami", "Who is signed in, with which token, and in which workspaces."),
+    "use": Verb("use", "Choose the workspace, and with @CLUSTER the cluster, that later commands work in."),
+    "import": Verb(
+        "import_manifest", "Print the run that a manifest of another system means, for `astra astraeus submit -`."
+    ),
+    "completion": Verb("completion", "Print what lets a shell complete commands, options and names."),
 }
-SLURM = {"sbatch": "slurm_sbatch", "squeue": "slurm_squeue", "scancel": "slurm_scancel", "sinfo": "slurm_sinfo"}
+SLURM = {
+    "sbatch": Verb("slurm_sbatch", "Submit a Slurm batch script as a run."),
+    "squeue": Verb("slurm_squeue", "The workspace's runs that have not ended, as Slurm shows jobs."),
+    "scancel": Verb("slurm_scancel", "Stop runs by their Slurm job id or name; their records and logs stay."),
+    "sinfo": Verb("slurm_sinfo", "The cluster's machines by pool and state, as Slurm shows nodes by partition."),
+}
 
 
 class PipeClosed(Exception):
@@ -45,9 +63,9 @@ class PipeClosed(Exception):
 class Lazy(click.Group):
     """A group whose commands are named in a table and imported on demand."""
 
-    def __init__(self, modules: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, verbs: Mapping[str, Verb], **options: Any) -> None:
         super().__init__(**options)
-        self.modules = modules
+        self.verbs = verbs
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -56,14 +74,27 @@ class Lazy(click.Group):
             raise PipeClosed from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.modules, *super().list_commands(ctx)]
+        return [*self.verbs, *super().list_commands(ctx)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.modules:
+        if cmd_name not in self.verbs:
             return super().get_command(ctx, cmd_name)
-        command = import_module(f"astraconsole.cli.commands.{self.modules[cmd_name]}").command
+        command = import_module(f"astraconsole.cli.commands.{self.verbs[cmd_name].module}").command
         assert isinstance(command, click.Command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self._helps(ctx)))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        if incomplete.startswith("-"):
+            return super().shell_complete(ctx, incomplete)
+        return [CompletionItem(name, help=text) for name, text in self._helps(ctx) if name.startswith(incomplete)]
+
+    def _helps(self, ctx: click.Context) -> Iterator[tuple[str, str]]:
+        for name in self.list_commands(ctx):
+            yield name, self.verbs[name].help if name in self.verbs else self.commands[name].help or ""
 
 
 astraeus = Lazy(ASTRAEUS, name="astraeus", help="Runs: submit them, watch them, end them.")

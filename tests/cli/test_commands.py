@@ -1,5 +1,6 @@
 """The command line against a stand-in console: what it sends, prints and exits with."""
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from astraconsole.cli.client import Client
 from astraconsole.cli.commands.run import default_name
 from astraconsole.cli.main import astra
 from astraconsole.cli.problems import Problem, Refused, Unreachable
+from machines.packed_code import read
 from tests.cli.stand_in import StandIn, standing_in
 
 SAVED = config.Config("http://console", "secret", "acme", "vision", "gpu-east")
@@ -165,3 +167,88 @@ def test_the_saved_configuration_is_private_and_the_environment_wins(tmp_path: P
     assert config.load({**home, "ASTRA_CLUSTER": "west"}).cluster == "west"
     assert config.load({**home, "ASTRA_WORKSPACE": "nlp"}).cluster == ""
     assert config.load({**home, "ASTRA_URL": "http://elsewhere"}).token == ""
+
+
+# ---- GPUs and templates ----
+
+
+def gpu(machine: str, index: int, utilization: float | None, held_by: str | None, **more: Any) -> dict[str, Any]:
+    model = "NVIDIA H100 80GB HBM3"
+    seen = {"machine": machine, "index": index, "model": model, "utilization": utilization, "health": "ok"}
+    return {**seen, "held_by": held_by, "simulated": False, **more}
+
+
+def test_gpus_prints_the_documented_lines(console: StandIn) -> None:
+    items = [
+        gpu("gpu-07", 0, 0.97, "llama-sft"),
+        gpu("gpu-09", 0, 0.0, None),
+        gpu("gpu-09", 1, None, "another workspace's run", simulated=True, health="fell off the bus"),
+    ]
+    console.answers["GET", "clusters/gpu-east/api/gpus"] = (200, {"items": items, "next": None})
+    assert astraeus("gpus").output.splitlines() == [
+        "gpu-07/0  NVIDIA H100 80GB HBM3  97%  ok  held by llama-sft",
+        "gpu-09/0  NVIDIA H100 80GB HBM3  0%  ok  free",
+        "gpu-09/1  NVIDIA H100 80GB HBM3 (simulated)  -  fell off the bus  held by another workspace's run",
+    ]
+
+
+def test_gpus_of_every_cluster_are_listed_where_none_is_chosen(
+    console: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ASTRA_CLUSTER")
+    console.answers["GET", "clusters"] = (200, {"items": [{"name": "gpu-east"}, {"name": "lab"}], "next": None})
+    console.answers["GET", "clusters/gpu-east/api/gpus"] = (200, {"items": [gpu("a", 0, 0.5, None)], "next": None})
+    console.answers["GET", "clusters/lab/api/gpus"] = (200, {"items": [gpu("b", 0, 0.5, None)], "next": None})
+    assert [line[:3] for line in astraeus("gpus").output.splitlines()] == ["a/0", "b/0"]
+
+
+TEMPLATE = {
+    "name": "llama-70b finetune",
+    "description": "16 H100, 24 h, checkpoints on /ckpt",
+    "spec": {"task_template": {"image": "pytorch", "command": "/usr/bin/torchrun"}, "start": "Gang"},
+}
+
+
+def test_templates_are_listed_as_documented(console: StandIn) -> None:
+    console.answers["GET", "templates"] = (200, {"items": [TEMPLATE], "next": None})
+    assert astraeus("templates").output == "llama-70b finetune  16 H100, 24 h, checkpoints on /ckpt\n"
+
+
+def test_a_run_from_a_template_is_the_template_and_says_what_it_ignores(console: StandIn) -> None:
+    console.answers["GET", "templates"] = (200, {"items": [TEMPLATE], "next": None})
+    console.answers["POST", "clusters/gpu-east/api/jobs"] = (201, run_document("finetune", "Pending", "Run created"))
+    result = astraeus("run", "--template", "llama-70b finetune", "--gpus", "8", "-e", "A=b")
+    sent = console.asked[-1].body
+    assert sent["spec"] == TEMPLATE["spec"]
+    assert sent["metadata"]["name"].startswith("torchrun-")
+    assert result.stderr == "(the template llama-70b finetune is used as it is: --gpus, --env ignored)\n"
+
+
+def test_a_template_that_there_is_not_is_said(console: StandIn) -> None:
+    console.answers["GET", "templates"] = (200, {"items": [TEMPLATE], "next": None})
+    with pytest.raises(Problem, match="no template 'other'"):
+        astra.main(["astraeus", "run", "--template", "other"], standalone_mode=False)
+
+
+def test_models_pools_machines_and_code_are_in_the_specification(console: StandIn, tmp_path: Path) -> None:
+    console.answers["POST", "clusters/gpu-east/api/jobs"] = (201, run_document("x", "Pending", "Run created"))
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print()")
+    chosen = ("--machines", "2", "--pool", "h100", "--model", "llama", "--model-path", "/m", "--with-engine")
+    astraeus("run", "--image", "x", *chosen, "--code", str(tmp_path / "code"), "--", "python", "train.py")
+    spec = console.asked[0].body["spec"]
+    assert (spec["machines"], spec["node_selection"], spec["engine"]) == (2, {"pools": ["h100"]}, {"model": "llama"})
+    assert spec["task_template"]["model_refs"] == [{"name": "llama", "mount_path": "/m"}]
+    assert list(read(base64.b64decode(spec["code"])).files) == ["train.py"]
+
+
+def test_an_image_may_come_from_the_environment_and_defaults_are_the_documented_ones(
+    console: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ASTRA_IMAGE", "from-environment")
+    console.answers["POST", "clusters/gpu-east/api/jobs"] = (201, run_document("x", "Pending", "Run created"))
+    astraeus("run", "--", "true")
+    template = console.asked[0].body["spec"]["task_template"]
+    assert template["image"] == "from-environment"
+    assert template["requested_resources"] == {"cpu_cores": 4.0, "memory_bytes": 16 * 1024**3}
+    assert set(console.asked[0].body["spec"]) == {"task_template"}
