@@ -51,7 +51,6 @@ from runs.services.deleting import delete_run
 from runs.services.stopping import stop_run, stop_worker
 from runs.services.submit import submit_run
 from runs.spec import parse_run
-from runs.state_machine import RunState
 
 if TYPE_CHECKING:
     from runs.models import Run, Worker
@@ -160,7 +159,7 @@ def get_run(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> 
     """One run, with its history (oldest first), the names of its workers and, while it waits, why in full."""
     run = queries.get_run(_access(request, org, ws), cluster, job)
     document = _run(run)
-    if run.state == RunState.PENDING and (details := pending_details(run, timezone.now())) is not None:
+    if run.pending_code and (details := pending_details(run, timezone.now())) is not None:
         document["status"]["pending"] = pending_document(details)
     return json_response(document)
 

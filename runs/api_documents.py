@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NotRequired
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from astraconsole.json_bodies import moment
-from runs.state_machine import RunState, is_ready
+from runs.state_machine import is_ready
 
 if TYPE_CHECKING:
     from machines.models import Gpu, Namespace
@@ -284,7 +284,7 @@ def _status(run: "Run") -> dict[str, Any]:
         "restarts": run.restarts,
         "preemptions": run.preemptions,
     }
-    if run.state == RunState.PENDING and run.pending_code:
+    if run.pending_code:
         status["pending"] = {"code": run.pending_code, "numbers": run.pending_numbers}
     return status
 

@@ -91,7 +91,7 @@ MORE: tuple[Field, ...] = (
         3,
         "choice",
         choices=(
-            ("", "As the run starts: RestartTask, for a gang RestartJob"),
+            ("", "Default: RestartTask; gang: RestartJob"),
             ("RestartTask", "RestartTask: restart the failed worker"),
             ("RestartJob", "RestartJob: restart all workers together"),
             ("FailJob", "FailJob: the run fails at once"),

@@ -48,6 +48,25 @@ def test_a_reason_that_is_no_failure_has_no_advice() -> None:
     [
         ("Pending", "Gang cannot be placed whole: 1 of 2", "", "Waiting for room for all its workers at once"),
         ("Pending", "No machine fits: no machine has 9 GPUs", "", "No machine can run it as asked"),
+        ("Pending", "No machine fits: 5 workers start together; all machines", "", "No machine can run it as asked"),
+        (
+            "Pending",
+            "No machine fits: the only machine that could hold it is cordoned",
+            "",
+            "The machines that could run it take no work now",
+        ),
+        (
+            "Pending",
+            "No machine fits: none of the 3 machines that could hold it takes work: 2 cordoned, 1 not ready",
+            "",
+            "The machines that could run it take no work now",
+        ),
+        (
+            "Pending",
+            "No machine fits: the cluster has no machines",
+            "",
+            "The cluster has no machines",
+        ),
         ("Pending", "something new", "", "Waiting to be placed"),
         ("Failed", "Worker a-0 failed on b: OOMKilled: …", "OOMKilled: the container …", "It ran out of memory"),
         ("Failed", "Worker a-0 failed on b: …", "", "A worker failed"),

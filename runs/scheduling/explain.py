@@ -22,6 +22,26 @@ def is_for_good(code: str) -> bool:
     return code.startswith(("never_", "plan_"))
 
 
+def is_for_room(code: str) -> bool:
+    """Whether the run waits in the queue, so that it matters who is ahead."""
+    return code in ("gang", "next", "queued", "preempting")
+
+
+def what_it_takes(code: str) -> str:
+    """What has to happen before it starts, or may be done about it; "" where the queue says all."""
+    kind = "never" if is_for_good(code) else code if code in TAKES else code.partition("_")[0]
+    return TAKES.get(kind, "")
+
+
+TAKES = {
+    "never": "Change what it asks for, or add a machine that has it.",
+    "unavailable": "It waits until such a machine takes work again. It is in nobody's way meanwhile.",
+    "quota": "It waits until other work of this workspace ends, or staff raise the quota.",
+    "preempting": "That room is kept for it.",
+    "parallelism": "The array says how many of its workers run at once.",
+}
+
+
 def machine_sentence(code: str, numbers: Numbers) -> str:
     """Why machines refuse, for the table of machines: `only 2 of 8 GPUs free`."""
     return MACHINE_SENTENCES[code](numbers)

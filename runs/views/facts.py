@@ -51,10 +51,10 @@ class Readout:
 
 def readout(run: "Run", spec: RunSpec, counts: Mapping[str, int], places: Sequence[PlaceOf], now: datetime) -> Readout:
     """`counts`: its workers by state. `places`: where they are, or were."""
-    shown = [place for place in places if place.live] or places
+    ended = run.state in RUN_ENDED
+    shown = [place for place in places if place.live or ended]
     began = [place.since for place in places if place.live and place.since is not None]
     limit = _common_limit(spec)
-    ended = run.state in RUN_ENDED
     return Readout(
         running=counts.get(WorkerState.RUNNING, 0),
         workers=sum(counts.values()),

@@ -11,7 +11,7 @@ from django.views.decorators.http import require_GET
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from runs import queries, sentences
-from runs.scheduling.explain import is_for_good
+from runs.scheduling.explain import is_for_good, is_for_room, what_it_takes
 from runs.scheduling.pending import pending_details
 from runs.spec import load_spec
 from runs.state_machine import RUN_ENDED, RunState, WorkerState
@@ -64,12 +64,18 @@ def _head(run: "Run") -> dict[str, Any]:
 
 def _waiting(run: "Run") -> dict[str, Any]:
     """The facts of a waiting run, from the last plan and the machines of now."""
-    details = pending_details(run, timezone.now()) if run.state == RunState.PENDING else None
-    starts_by = details["starts_by"] if details else None
+    of_its_own = run.state != RunState.PENDING and run.pending_code == "parallelism"  # an array that runs as it should
+    details = None if of_its_own else pending_details(run, timezone.now())
+    if details is None:
+        return {"waiting": None}
+    code, starts_by = details["code"], details["starts_by"]
     return {
         "waiting": details,
-        "never": details is not None and is_for_good(details["code"]),
+        "never": is_for_good(code),
+        "takes": what_it_takes(code),
+        "ahead_matters": is_for_room(code),
         "starts_by": starts_by and datetime.fromtimestamp(starts_by, UTC),
+        "has_no_end": code in ("gang", "next") and starts_by is None,
     }
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from machines.models import Namespace
 from machines.protocol import EndReason, Phase
-from runs.models import Run
+from runs.models import Attempt, Run
 from runs.scheduling.loop import run_once
 from tests import builders
 from tests.pages.place import HTMX, Place, text_of
@@ -48,6 +49,38 @@ def test_a_run_that_can_never_start_is_told_apart_from_one_that_waits(place: Pla
     assert "It can never start as it is" in html
     assert "ahead" not in html
     assert "With 8 GPUs instead of 9 : starts at once on gpu-07." in html
+
+
+def test_a_run_of_which_some_workers_wait_says_why_the_rest_waits(place: Place) -> None:
+    run = place.submit("wide", gpus=16, node_selection={"count": 2})
+    builders.run_on(run.workers.get(rank=0), place.machine, timezone.now(), gpus=range(8))
+    run_once(place.cluster.pk, timezone.now())
+    html = text_of(place.get("/jobs/gpu-east/wide"))
+    assert "Why the rest of its workers wait Next to run: waits for 8 GPUs" in html
+    assert "nothing says when it starts: work without a time limit is in its place" in html
+
+
+def test_a_run_that_waits_for_its_quota_is_told_what_it_takes_and_not_who_is_ahead(place: Place) -> None:
+    place.submit("greedy", gpus=8)
+    Namespace.objects.update(quota_gpus=4)
+    run_once(place.cluster.pk, timezone.now())
+    html = text_of(place.get("/jobs/gpu-east/greedy"))
+    assert "Why it waits It waits until other work of this workspace ends, or staff raise the quota." in html
+    assert "ahead of it" not in html
+
+
+def test_a_preempted_run_says_that_it_gave_way_and_shows_no_machine_that_it_is_not_on(place: Place) -> None:
+    run = place.submit("low", gpus=8)
+    attempt = builders.run_on(run.workers.get(), place.machine, timezone.now(), gpus=range(8))
+    Attempt.objects.filter(pk=attempt.pk).update(released_at=timezone.now(), superseded_at=timezone.now())
+    run.workers.update(state="Pending", reason="Preempted by higher-priority work (high)")
+    Run.objects.update(state="Pending", preemptions=1)
+    first = place.submit("high", gpus=8, priority=0)
+    builders.run_on(first.workers.get(), place.machine, timezone.now(), gpus=range(8))
+    run_once(place.cluster.pk, timezone.now())
+    html = text_of(place.get("/jobs/gpu-east/low"))
+    assert "It has given its room to higher-priority work 1 time: this costs no retries." in html
+    assert "Machines 0" in html
 
 
 def test_a_running_run_shows_workers_machines_gpus_and_time_left(place: Place) -> None:

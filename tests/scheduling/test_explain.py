@@ -2,7 +2,15 @@
 
 import pytest
 
-from runs.scheduling.explain import MACHINE_SENTENCES, SENTENCES, is_for_good, machine_sentence, sentence
+from runs.scheduling.explain import (
+    MACHINE_SENTENCES,
+    SENTENCES,
+    is_for_good,
+    is_for_room,
+    machine_sentence,
+    sentence,
+    what_it_takes,
+)
 from runs.scheduling.types import Numbers
 
 GIB = 1024**3
@@ -169,6 +177,11 @@ def test_every_sentence_begins_as_documented() -> None:
     heads = ("No machine fits: ", "Gang cannot be placed whole: ", "Queued behind ", "Next to run")
     for _, _, text in WAITS:
         assert text.startswith((*heads, "Waits for namespace quota: ", "Cannot plan workers: "))
+
+
+@pytest.mark.parametrize("code", SENTENCES)
+def test_who_is_ahead_matters_or_it_is_told_what_it_takes(code: str) -> None:
+    assert is_for_room(code) or what_it_takes(code)
 
 
 def test_only_other_machines_or_another_request_lift_what_is_for_good() -> None:
