@@ -97,6 +97,10 @@ def _has_labels(ledger: Ledger, need: Need) -> Mask | None:
     return np.logical_and.reduce(masks) if masks else None
 
 
+def _can_mount(ledger: Ledger, need: Need) -> Mask | None:
+    return ledger.runs_containers if need.ask.constraints.mounts else None
+
+
 def _has_model(ledger: Ledger, need: Need) -> Mask | None:
     if not need.ask.gpus or not need.ask.constraints.gpu_models:
         return None
@@ -123,6 +127,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("pool", Level.EVER, _in_pool(lambda limits: limits.pools)),
     Stage("namespace_pool", Level.EVER, _in_pool(lambda limits: limits.namespace_pools)),
     Stage("labels", Level.EVER, _has_labels),
+    Stage("containers", Level.EVER, _can_mount),
     Stage("gpu_model", Level.EVER, _has_model),
     Stage("gpu_memory", Level.EVER, _has_gpu_memory),
     Stage("gpus", Level.EVER, _enough_gpus(lambda ledger: ledger.gpus)),
@@ -137,8 +142,8 @@ STAGES: tuple[Stage, ...] = (
     Stage("free_memory", Level.ROOM, lambda ledger, need: ledger.free_memory >= need.memory_bytes),
 )
 REASONS_SHOWN = 3  # why machines take no work; the others' are on their page
-PLACE_STAGES = STAGES[:4]  # depend on the constraints alone
-SIZE_STAGES = STAGES[4:9]
+PLACE_STAGES = STAGES[:5]  # depend on the constraints alone
+SIZE_STAGES = STAGES[5:10]
 
 
 def narrowed(mask: Mask, ledger: Ledger, need: Need, stages: Iterable[Stage]) -> Mask:
@@ -211,6 +216,7 @@ def refusal_numbers(ledger: Ledger, need: Need, code: str, rows: Ints) -> Number
         "pool": limits.pools,
         "namespace_pool": limits.namespace_pools,
         "labels": tuple(f"{key}={value}" for key, value in limits.labels),
+        "containers": limits.mounts,
         "gpu_model": limits.gpu_models,
     }
     if code in texts:

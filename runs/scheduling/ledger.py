@@ -132,6 +132,10 @@ class Ledger:
         return mask
 
     @cached_property
+    def runs_containers(self) -> Mask:
+        return np.array([machine.runs_containers for machine in self.machines], dtype=bool)
+
+    @cached_property
     def ready(self) -> Mask:
         return np.array([machine.ready for machine in self.machines], dtype=bool)
 

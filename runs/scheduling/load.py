@@ -15,7 +15,7 @@ import msgspec
 from pydantic import ValidationError as SpecError
 
 from astraconsole.sql import fetch
-from runs.scheduling.load_sql import INVENTORY, SNAPSHOT
+from runs.scheduling.load_sql import INVENTORY, MOUNTED, SNAPSHOT
 from runs.scheduling.shapes import constraints_of, split_ask
 from runs.scheduling.types import (
     Ask,
@@ -47,6 +47,7 @@ class _MachineRow(msgspec.Struct, array_like=True, gc=False):
     cordoned: bool
     draining: bool
     cordon_reason: str
+    runs_containers: bool
     labels: msgspec.Raw
     gpus: msgspec.Raw
 
@@ -89,6 +90,7 @@ class _WaitingRow(msgspec.Struct, array_like=True, gc=False):
     time_limit: float | None
     node_selection: msgspec.Raw
     resources: msgspec.Raw
+    mounted: msgspec.Raw
     stated: bool
     gpus: int
     cpu_milli: int
@@ -150,6 +152,7 @@ def _machines(rows: Iterable[_MachineRow]) -> tuple[MachineView, ...]:
             cordoned=row.cordoned,
             draining=row.draining,
             cordon_reason=row.cordon_reason,
+            runs_containers=row.runs_containers,
         )
         for row in rows
     )
@@ -223,7 +226,7 @@ def _waiting_run(rows: Sequence[_WaitingRow], pools: tuple[str, ...], asks: _Ask
         parallelism=first.parallelism,
         placed=sum(row.placed for row in rows),
         time_limit=_longest([row.time_limit for row in rows]),
-        split=_split(bytes(first.node_selection), bytes(first.resources), pools) if can_split else None,
+        split=_split(*_texts(first), pools) if can_split else None,
         planned=sum(row.workers for row in rows),
         again=first.gang and any(row.started for row in rows),
         stored=Refusal(first.pending_code, _decode_numbers(first.pending_numbers)) if first.pending_code else None,
@@ -239,22 +242,28 @@ def _longest(limits: Sequence[float | None]) -> float | None:
 
 def _ask(row: _WaitingRow, pools: tuple[str, ...], asks: _Asks) -> Ask:
     """Equal asks are one object: comparing them is then free."""
-    constraints = _constraints(bytes(row.node_selection), bytes(row.resources), pools)
+    constraints = _constraints(*_texts(row), pools)
     key = (row.gpus, row.cpu_milli, row.memory_bytes, row.node_fraction, constraints)
     return asks.get(key) or asks.setdefault(key, Ask(*key))
 
 
-@lru_cache(maxsize=16384)
-def _constraints(node_selection: bytes, resources: bytes, pools: tuple[str, ...]) -> Constraints:
-    return constraints_of(_spec_of(node_selection, resources), "", pools)
+def _texts(row: _WaitingRow) -> tuple[bytes, bytes, bytes]:
+    return bytes(row.node_selection), bytes(row.resources), bytes(row.mounted)
 
 
 @lru_cache(maxsize=16384)
-def _split(node_selection: bytes, resources: bytes, pools: tuple[str, ...]) -> SplitAsk | None:
-    return split_ask(_spec_of(node_selection, resources), pools)
+def _constraints(node_selection: bytes, resources: bytes, mounted: bytes, pools: tuple[str, ...]) -> Constraints:
+    return constraints_of(_spec_of(node_selection, resources, mounted), "", pools)
 
 
-def _spec_of(node_selection: bytes, resources: bytes) -> RunSpec:
+@lru_cache(maxsize=16384)
+def _split(node_selection: bytes, resources: bytes, mounted: bytes, pools: tuple[str, ...]) -> SplitAsk | None:
+    return split_ask(_spec_of(node_selection, resources, mounted), pools)
+
+
+def _spec_of(node_selection: bytes, resources: bytes, mounted: bytes) -> RunSpec:
     """The part of a specification that placing depends on; the rest of it is never loaded."""
+    refs = zip(MOUNTED, msgspec.json.decode(mounted), strict=True)
     template = {"image": "any", "requested_resources": msgspec.json.decode(resources)}
+    template |= {name: given for name, given in refs if given is not None}
     return load_spec({"task_template": template, "node_selection": msgspec.json.decode(node_selection)})

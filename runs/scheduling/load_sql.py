@@ -8,6 +8,10 @@ from runs.state_machine import PLACED, RUN_ENDED, RunState, WorkerState
 ACTIVE = set(RunState) - RUN_ENDED
 
 
+# Of a template: what may have to be mounted.
+MOUNTED = ("secret_refs", "datavolume_refs", "model_refs")
+
+
 def _listed(states: Iterable[str]) -> str:
     return ", ".join(f"'{state}'" for state in sorted(states))
 
@@ -18,7 +22,7 @@ PROMISED = ("next", "gang", "preempting")
 _MACHINES = f"""
     (SELECT coalesce(json_agg(json_build_array(
         m.id, m.name, m.cpu_milli, m.memory_bytes, m.state = '{MachineState.READY}', m.cordoned_at IS NOT NULL,
-        m.draining, m.cordon_reason, m.labels, coalesce(g.gpus, '[]')) ORDER BY m.id), '[]')
+        m.draining, m.cordon_reason, m.runtime <> 'process', m.labels, coalesce(g.gpus, '[]')) ORDER BY m.id), '[]')
     FROM machines_machine m
     LEFT JOIN LATERAL (
         SELECT json_agg(json_build_array(index, model, memory_bytes, healthy) ORDER BY index) AS gpus
@@ -63,6 +67,7 @@ _WAITING = f"""
         {_of_worker("time_limit_seconds")},
         r.spec -> 'node_selection',
         {_of_worker("requested_resources")},
+        jsonb_build_array({", ".join(map(_of_worker, MOUNTED))}),
         r.spec ?| array['machines', 'array', 'worker_groups']
             OR coalesce(r.spec -> 'node_selection' ? 'count', false),
         coalesce(w.gpus, 0), coalesce(w.cpu_milli, 0), coalesce(w.memory_bytes, 0), w.node_fraction,

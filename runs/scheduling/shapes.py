@@ -22,7 +22,7 @@ from runs.scheduling.types import (
     WaitingWorker,
     WorkerShape,
 )
-from runs.spec import Resources, RunSpec, template_of
+from runs.spec import Resources, RunSpec, TaskTemplate, template_of
 
 
 def plan_workers(
@@ -59,7 +59,8 @@ def split_ask(spec: RunSpec, namespace_pools: Sequence[str] = ()) -> SplitAsk | 
 def constraints_of(spec: RunSpec, group: str, namespace_pools: Sequence[str] = ()) -> Constraints:
     """Which machines and GPUs the workers of a group may use."""
     selection = spec.node_selection
-    gpus = template_of(spec, group).requested_resources.gpu_requests
+    template = template_of(spec, group)
+    gpus = template.requested_resources.gpu_requests
     return Constraints(
         pools=tuple(selection.pools) if selection else (),
         namespace_pools=tuple(namespace_pools),
@@ -67,7 +68,18 @@ def constraints_of(spec: RunSpec, group: str, namespace_pools: Sequence[str] = (
         names=tuple(selection.names) if selection else (),
         gpu_models=tuple(gpus.models) if gpus else (),
         gpu_min_memory_bytes=(gpus.min_memory_bytes or 0) if gpus else 0,
+        mounts=mounts_of(template),
     )
+
+
+def mounts_of(template: TaskTemplate) -> tuple[str, ...]:
+    """What only a container can have, in words."""
+    kinds = {
+        "file secrets": any(ref.mount_path is not None for ref in template.secret_refs),
+        "drives": bool(template.datavolume_refs),
+        "models": bool(template.model_refs),
+    }
+    return tuple(kind for kind, is_asked in kinds.items() if is_asked)
 
 
 def ask_of(spec: RunSpec, shape: WorkerShape, namespace_pools: Sequence[str] = ()) -> Ask:

@@ -21,6 +21,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     names: tuple[str, ...] = ()  # any of these
     gpu_models: tuple[str, ...] = ()  # any of these
     gpu_min_memory_bytes: int = 0
+    mounts: tuple[str, ...] = ()  # what is to be mounted, in words: `file secrets`
 
 
 ANYWHERE = Constraints()
@@ -81,6 +82,7 @@ class MachineView(msgspec.Struct, frozen=True, gc=False):
     cordoned: bool = False
     draining: bool = False
     cordon_reason: str = ""
+    runs_containers: bool = True  # host processes have nothing mounted
 
     @property
     def pool(self) -> str:

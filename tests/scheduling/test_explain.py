@@ -41,6 +41,11 @@ WAITS: list[tuple[str, Numbers, str]] = [
         {"machines": 2, "wanted": ["a"]},
         "No machine fits: no machine is in the workspace's pool a",
     ),
+    (
+        "never_containers",
+        {"machines": 2, "wanted": ["file secrets", "drives"]},
+        "No machine fits: no machine runs containers, which file secrets and drives need",
+    ),
     ("never_labels", {"machines": 2, "wanted": ["a=1", "b=2"]}, "No machine fits: no machine is labelled a=1 and b=2"),
     ("never_gpu_model", {"machines": 2, "wanted": ["L4"]}, "No machine fits: no machine has a GPU of model L4"),
     (
@@ -143,6 +148,7 @@ REFUSES: list[tuple[str, Numbers, str]] = [
     ("pool", {"wanted": ["a", "b"]}, "not in pool a or b"),
     ("namespace_pool", {"wanted": ["a"]}, "not in the workspace's pool a"),
     ("labels", {"wanted": ["a=1", "b=2"]}, "not labelled a=1 and b=2"),
+    ("containers", {"wanted": ["models"]}, "runs host processes: models need a container"),
     ("gpu_model", {"wanted": ["L4"]}, "no GPU of model L4"),
     ("gpu_memory", {"wanted": 96 * GIB, "most": 80 * GIB}, "no GPU with 96 GiB"),
     ("gpus", {"wanted": 9, "most": 8}, "9 GPUs wanted, at most 8 there"),

@@ -68,6 +68,24 @@ def test_a_snapshot_holds_what_the_rows_say() -> None:
     assert snapshot.namespaces[0].weight == 2
 
 
+def test_what_a_group_has_mounted_is_loaded_with_its_workers() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", runtime="process")
+    make_machine(namespace.cluster, "m1", runtime="docker")
+    variable = {"external_secret_name": "hf", "env_vars": {"token": "HF_TOKEN"}}
+    file = {"external_secret_name": "gcs", "mount_path": "/var/secrets/gcs"}
+    volume = {"name": "imagenet", "mount_path": "/data"}
+    groups = [
+        {"name": "a", "count": 1},
+        {"name": "b", "count": 1, "task_template": {"secret_refs": [file], "datavolume_refs": [volume]}},
+    ]
+    make_run(namespace, "train", worker_groups=groups, template={"secret_refs": [variable]})
+    snapshot = load_snapshot(namespace.cluster_id)
+    assert [machine.runs_containers for machine in snapshot.machines] == [False, True]
+    (waiting,) = snapshot.waiting
+    assert [worker.ask.constraints.mounts for worker in waiting.workers] == [(), ("file secrets", "drives")]
+
+
 def test_a_live_attempt_is_loaded_as_a_hold_until_it_is_released() -> None:
     namespace = make_namespace()
     machine = make_machine(namespace.cluster, "m0", gpus=2)

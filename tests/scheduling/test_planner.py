@@ -26,6 +26,14 @@ def test_gpus_in_use_and_broken_ones_are_not_given() -> None:
     assert (first.gpu_indexes, second.gpu_indexes) == ((2, 3), (4, 5, 6, 7))
 
 
+def test_what_is_mounted_goes_to_a_machine_with_containers() -> None:
+    mounts = Constraints(mounts=("file secrets", "drives"))
+    cluster().machine(runs_containers=False).machine().run("a", where=mounts).expect(a="m1")
+    case = cluster().machine(runs_containers=False).run("a", where=mounts)
+    reason = "No machine fits: no machine runs containers, which file secrets and drives need"
+    case.expect_reason("a", reason)
+
+
 def test_higher_priority_goes_first_then_the_older_run() -> None:
     case = cluster().machine(gpus=1, count=2)
     case.run("old", gpus=1).run("young", gpus=1).run("urgent", gpus=1, priority=5).expect(urgent="m0", old="m1")
