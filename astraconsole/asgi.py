@@ -18,7 +18,7 @@ assert settings.SECRET_KEY  # without one Django raises ImproperlyConfigured: he
 
 from machines.consumers import AgentConsumer  # noqa: E402
 from machines.presence import watched  # noqa: E402
-from runs.consumers.logs import LogConsumer  # noqa: E402
+from runs.consumers.logs import LogConsumer, RunLogConsumer  # noqa: E402
 from runs.consumers.pages import GONE, RunConsumer, RunsConsumer, WorkerConsumer  # noqa: E402
 
 
@@ -32,6 +32,7 @@ pages = [
     path("ws/o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<str:name>", RunConsumer.as_asgi()),
     path("ws/o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<str:name>", WorkerConsumer.as_asgi()),
     path("ws/o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<str:name>/log", LogConsumer.as_asgi()),
+    path("ws/o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<str:name>/log", RunLogConsumer.as_asgi()),
     re_path("", nothing_here),
 ]
 websocket = URLRouter(

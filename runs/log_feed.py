@@ -18,6 +18,7 @@ from machines.protocol import LOG_CHUNK_BYTES, LogChunk
 from runs import log_source
 from runs.log_follower import Position, advance
 from runs.log_frames import Frame, frame_of
+from runs.log_html import Owner
 from runs.log_source import Followed, Source
 
 KEPT_BYTES = 1024**2  # of an attempt's newest output
@@ -39,7 +40,7 @@ class Feed:
         self._kept: LogChunk | None = None  # a window on the newest attempt's output, up to its end at the last look
         self._kept_of = 0  # that attempt's number
         self._error: AstraError | None = None  # why the last look could not read
-        self._frames: OrderedDict[tuple[int, str], asyncio.Task[Frame]] = OrderedDict()
+        self._frames: OrderedDict[tuple[int, str, str], asyncio.Task[Frame]] = OrderedDict()
         self._changed = asyncio.Condition()
         self._nudged = asyncio.Event()
         self._task = asyncio.create_task(self._run())
@@ -59,18 +60,19 @@ class Feed:
             raise NotFound("this worker was deleted, and its log with it")
         return self.looks
 
-    async def frame(self, position: Position | None) -> Frame:
-        """What has come since `position`, made once for all viewers who stand there. After `wait`."""
-        key = (self.looks, str(position))
+    async def frame(self, position: Position | None, rank: str = "") -> Frame:
+        """What has come since `position`, made once for all viewers who stand there. After `wait`. `rank`: told before
+        each line, for those who watch several workers."""
+        key = (self.looks, str(position), rank)
         if key not in self._frames:
-            self._frames[key] = asyncio.create_task(self._frame(position))
+            self._frames[key] = asyncio.create_task(self._frame(position, rank))
             while len(self._frames) > FRAMES_KEPT:
                 self._frames.popitem(last=False)
         return await asyncio.shield(self._frames[key])
 
-    async def _frame(self, position: Position | None) -> Frame:
+    async def _frame(self, position: Position | None, rank: str) -> Frame:
         assert self._followed is not None
-        return frame_of(await advance(self._followed, position, self._read))
+        return frame_of(await advance(self._followed, position, self._read), self._followed.name, Owner(rank=rank))
 
     async def _read(self, source: Source, start: int, limit: int) -> LogChunk:
         """From what is kept where it can be; else from the machine."""

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from astraconsole.errors import AstraError, ValidationError
 from machines import protocol
-from machines.protocol import LOG_CHUNK_BYTES
+from machines.protocol import ARCHIVE_LINES, LOG_CHUNK_BYTES
 from runs.log_html import Mark
 from runs.log_source import Followed, LogGone, Read, Source, Tail, ask, read_tail
 from runs.log_text import LINE_MAX, Line, LineDecoder, Place
@@ -20,7 +20,7 @@ from runs.units import format_memory
 
 SHOWN_LINES = 5000  # of a page
 SHOWN_BYTES = 4 * 1024**2  # read for a page, and by one look of a follower, at most
-CONTEXT_BYTES = 16 * 1024  # shown before a linked line
+CONTEXT_BYTES = 64 * 1024  # shown before a linked line
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,26 @@ class Batch:
 # ---- what a page shows first ----
 
 
-async def last_lines(followed: Followed, number: int | None, timeout: float) -> Batch:
-    """The last 5,000 lines of the newest attempt, or of attempt `number`.
+async def last_lines(followed: Followed, number: int | None, timeout: float, lines: int = SHOWN_LINES) -> Batch:
+    """The last lines of the newest attempt, or of attempt `number`. While the newest has printed nothing, those of the
+    attempt before it stand above.
 
     A machine that does not answer is told inside the batch. Raises NotFound for an attempt that never was.
     """
     source = followed.newest if number is None else followed.source(number)
     if source is None:
         return _unplaced(followed)
+    batch = await _last_lines_of(followed, source, timeout, lines)
+    earlier = followed.sources[-2] if number is None and len(followed.sources) > 1 else None
+    if batch.items or batch.status == "ended" or earlier is None:
+        return batch
+    before = await _last_lines_of(followed, earlier, timeout, lines)
+    return replace(batch, items=[*before.items, _began(source)])
+
+
+async def _last_lines_of(followed: Followed, source: Source, timeout: float, lines: int) -> Batch:
     try:
-        tail = await read_tail(source, SHOWN_LINES, SHOWN_BYTES, timeout)
+        tail = await read_tail(source, lines, SHOWN_BYTES, timeout)
     except AstraError as error:
         return _unread(followed, Position(source.number), error, [])
     decoder = LineDecoder(tail.start, number=int(tail.start == 0))
@@ -103,9 +113,11 @@ async def lines_at(followed: Followed, number: int, offset: int, timeout: float)
         return _unread(followed, Position(number), error, [])
     skip = 0 if chunk.start == 0 else chunk.data.find(b"\n", 0, max(offset - chunk.start, 0)) + 1
     decoder = LineDecoder(chunk.start + skip, number=int(chunk.start == 0))
-    lost = [Mark(f"{format_memory(chunk.start)} before this not kept")] if chunk.start > start else []
-    items = [Item(number, mark) for mark in lost] + _decoded(decoder, chunk.data[skip:], number)
-    return Batch(items[:SHOWN_LINES], Position(number, decoder.place), "ended", "the part around the linked line")
+    opening = [Item(number, Mark(f"{format_memory(chunk.start)} before this not kept"))] if chunk.start > start else []
+    shown = _decoded(decoder, chunk.data[skip:], number)
+    at = sum(item.content.offset <= offset for item in shown if isinstance(item.content, Line))
+    shown = shown[max(at - SHOWN_LINES // 2, 0) :][:SHOWN_LINES]
+    return Batch([*opening, *shown], Position(number, decoder.place), "ended", "the part around the linked line")
 
 
 def _unplaced(followed: Followed) -> Batch:
@@ -131,7 +143,7 @@ def _unread(followed: Followed, position: Position, error: AstraError, items: li
 
 def _opening(tail: Tail) -> Iterable[Item]:
     if tail.archived:
-        yield Item(0, Mark("its container is gone: these are its last lines"))
+        yield Item(0, Mark(f"its container is gone: these are its last {ARCHIVE_LINES:,} lines"))
     if tail.lost:
         yield Item(0, Mark(f"{format_memory(tail.start)} before this not kept"))
     elif tail.mid_line:
@@ -153,6 +165,10 @@ def _closed(followed: Followed, log_ended: bool, batch: Batch) -> Batch:
     if not (log_ended and followed.ended and newest):
         return batch
     return replace(batch, items=[*batch.items, Item(0, _end_mark(followed))], status="ended")
+
+
+def _began(source: Source) -> Item:
+    return Item(source.number, Mark(f"attempt {source.number} began", source.placed_at, f", on {source.machine_name}"))
 
 
 def _end_mark(followed: Followed) -> Mark:
@@ -186,8 +202,7 @@ async def advance(followed: Followed, position: Position | None, read: Read) -> 
         position = Position(source.number, place)
         if following is None or not (log_ended or source.over):
             return _closed(followed, log_ended, Batch(items[-SHOWN_LINES:], position, "live"))
-        began = Mark(f"attempt {following.number} began", following.placed_at, f", on {following.machine_name}")
-        items.append(Item(following.number, began))
+        items.append(_began(following))
         position = Position(following.number)
 
 

@@ -3,6 +3,7 @@ page: no markup, no link, no text that runs backwards over its neighbours.
 """
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
@@ -44,18 +45,46 @@ class Mark:
         return f"— {text} —" if self.framed else text
 
 
-def line_html(line: Line, attempt: int, find: str = "", hidden: bool = False) -> str:
-    """A list item. Its id, `L<attempt>.<offset>`, is the line's permanent link."""
-    name = f"L{attempt}.{line.offset}"
-    kinds = ["error"] * looks_like_error(line.text) + ["long"] * (len(line.text) > LONG)
-    attributes = (f' class="{" ".join(kinds)}"' if kinds else "") + (" hidden" if hidden else "")
+@dataclass(frozen=True)
+class Owner:
+    """Whose lines these are. `link`: what comes before `attempt=…` in an address that shows one of them; empty where
+    the page makes that address. `rank` is told before each line where several workers are shown together."""
+
+    link: str = ""
+    rank: str = ""
+
+    def id_of(self, attempt: int, offset: int) -> str:
+        return f"L{self.rank + ':' if self.rank else ''}{attempt}.{offset}"
+
+    def address_of(self, attempt: int, offset: int) -> str:
+        place = f"{escape(self.link)}attempt={attempt}&amp;at={offset}" if self.link else ""
+        return f"{place}#L{attempt}.{offset}"
+
+    @property
+    def html(self) -> str:
+        return f'<b class="who w{_hue(self.rank)}">[{escape(self.rank)}]</b> ' if self.rank else ""
+
+
+ALONE = Owner()
+HUES = 8
+
+
+def _hue(rank: str) -> int:
+    return sum(ord(character) for character in rank) % HUES
+
+
+def line_html(line: Line, attempt: int, owner: Owner = ALONE, find: str = "", kinds: Iterable[str] = ()) -> str:
+    """A list item. Its id, `L<attempt>.<offset>`, is the line's permanent name. `kinds`: further classes."""
+    name = owner.id_of(attempt, line.offset)
+    classes = ["error"] * looks_like_error(line.text) + ["long"] * (len(line.text) > LONG) + [*kinds]
+    attributes = f' class="{" ".join(classes)}"' if classes else ""
     note = f' <small class="faint">… {escape(line.cut_note)}</small>' if line.is_cut else ""
-    link = f'<a href="#{name}" title="Link to this line">{line.number or "·"}</a>'
-    return f'<li id="{name}"{attributes}>{link}<span>{text_html(line, find)}{note}</span></li>'
+    link = f'<a href="{owner.address_of(attempt, line.offset)}">{line.number or "·"}</a>'
+    return f'<li id="{name}"{attributes}>{link}<span>{owner.html}{text_html(line, find)}{note}</span></li>'
 
 
-def mark_html(mark: Mark) -> str:
-    return f'<li class="gap"><a></a><span>{mark.html}</span></li>'
+def mark_html(mark: Mark, owner: Owner = ALONE) -> str:
+    return f'<li class="gap"><a></a><span>{owner.html}{mark.html}</span></li>'
 
 
 def text_html(line: Line, find: str = "") -> str:

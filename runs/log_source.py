@@ -1,18 +1,19 @@
 """Where the output of a worker is, and how it is asked for: attempts on machines, chunks, the last lines."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from django.conf import settings
+from django.db.models import Prefetch
 
 from astraconsole.errors import NotFound, TaskLogTimeout, TaskLogUnavailable
 from machines import dispatch, protocol
 from machines.protocol import LOG_CHUNK_BYTES
 from runs.log_text import first_character
-from runs.models import Worker
+from runs.models import Attempt, Worker
 from runs.state_machine import ENDED
 
 
@@ -63,10 +64,20 @@ class Followed:
 
 def look(worker_id: int) -> Followed:
     """Two queries. Raises NotFound for a worker whose run was deleted."""
-    worker = Worker.objects.filter(pk=worker_id, deleted=False).first()
-    if worker is None:
+    return look_at([worker_id])[0]
+
+
+def look_at(worker_ids: Sequence[int]) -> list[Followed]:
+    """In the order of the ids. Two queries. Raises NotFound for a worker whose run was deleted."""
+    attempts = Attempt.objects.select_related("machine").order_by("number")
+    rows = Worker.objects.filter(pk__in=worker_ids, deleted=False).prefetch_related(Prefetch("attempts", attempts))
+    found = {worker.pk: worker for worker in rows}
+    if len(found) < len(set(worker_ids)):
         raise NotFound("this worker was deleted, and its log with it")
-    attempts = worker.attempts.select_related("machine").order_by("number")
+    return [_followed(found[worker_id]) for worker_id in worker_ids]
+
+
+def _followed(worker: Worker) -> Followed:
     sources = tuple(
         Source(
             attempt.uid,
@@ -76,7 +87,7 @@ def look(worker_id: int) -> Followed:
             attempt.placed_at,
             attempt.ended_at is not None or attempt.superseded_at is not None,
         )
-        for attempt in attempts
+        for attempt in worker.attempts.all()
     )
     return Followed(worker.pk, worker.name, worker.state, worker.reason, sources)
 

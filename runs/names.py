@@ -43,3 +43,8 @@ def host_name(worker: str) -> str:
 def is_dns_safe(worker: str) -> bool:
     label = host_name(worker)
     return len(label) <= DNS_LABEL_MAX and _DNS_LABEL.fullmatch(label) is not None
+
+
+def rank_label(run: str, worker: str) -> str:
+    """A worker's name without its run's: `1`, or `<group>-1`."""
+    return worker.removeprefix(f"{run}-")

@@ -257,6 +257,23 @@ def names_and_states(run: Run) -> list[tuple[str, str]]:
         return cursor.fetchall()
 
 
+def get_worker_of(run: Run, name: str) -> Worker:
+    """Raises NotFound."""
+    found = run.workers.filter(name=_plain(name)).first()
+    if found is None:
+        raise NotFound(f"{run.name} has no worker {name}")
+    return found
+
+
+def worker_ids(run: Run, names: Sequence[str]) -> dict[str, int]:
+    """By name, of a run's workers. Raises NotFound where one of the names is none of theirs."""
+    found = dict(run.workers.filter(name__in=[_plain(name) for name in names]).values_list("name", "pk"))
+    for name in names:
+        if name not in found:
+            raise NotFound(f"{run.name} has no worker {name}")
+    return found
+
+
 def places_of(run: Run) -> list[PlaceOf]:
     """Where its workers are, or were last: one row for each machine and whether they are still there. One query."""
     newest = Attempt.objects.filter(worker__run=run, number=F("worker__attempt_number"))

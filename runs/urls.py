@@ -21,5 +21,14 @@ urlpatterns = [
         logs.log_download,
         name="log_download",
     ),
+    path("o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<slug:name>/log/whole", logs.log_whole, name="log_whole"),
+    path(
+        "o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/log/lines", logs.run_log_lines, name="run_log_lines"
+    ),
+    path(
+        "o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/log/download",
+        logs.run_log_download,
+        name="run_log_download",
+    ),
     path("o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<slug:name>/stop", actions.stop_worker, name="stop_worker"),
 ]

@@ -1,7 +1,8 @@
-// A log: follows it over a websocket, or by asking where none gets through; Find and Errors only over what is here.
+// A log: follows it over a websocket, or by asking where none gets through. What is found in it: log_find.js.
 "use strict";
 
 const LINES_MAX = 5000;
+const LINES_MAX_AWAY = 10000; // while the reader has scrolled away: what they read is not taken from them
 const OPEN = 1; // of a websocket
 const NEAR_END = 48; // pixels
 
@@ -11,26 +12,34 @@ class Log {
     this.box = panel.querySelector(".log");
     this.list = panel.querySelector("ol");
     this.follow = panel.querySelector("[data-follow]");
-    this.find = panel.querySelector("[name=find]");
-    this.errors = panel.querySelector("[data-errors]");
-    this.position = panel.dataset.position;
-    this.ended = panel.dataset.status === "ended" && !("around" in panel.dataset);
+    this.newer = panel.querySelector("[data-newer]");
+    this.positions = JSON.parse(panel.dataset.positions);
+    this.together = panel.dataset.socket.includes("/jobs/");
+    this.around = "around" in panel.dataset;
+    this.ended = panel.dataset.status === "ended" && !this.around;
     this.seconds = Number(panel.dataset.seconds);
+    this.states = new Map(); // worker → [status, message]
     this.wait = 1;
     this.since = null;
-    this.listen();
-    this.mark();
+    this.unseen = 0;
+    this.flagged = this.list.querySelectorAll("li.error").length;
     this.pinned = false; // to the end, while the end is in view
-    if (this.linked()) this.follow.checked = false;
+    this.filter = new LogFilter(panel, this.list, () => this.look());
+    this.listen();
+    if (this.isLinked()) this.follow.checked = false;
     else if (this.follow.checked || this.ended) this.toEnd();
     if (this.follow.checked) this.start();
   }
 
-  // Whether the address names a line. One that is not among the last ones is fetched with its neighbours.
-  linked() {
+  // ---- the place that the address names ----
+
+  // Whether the address names a line. One that is not here is fetched with its neighbours.
+  isLinked() {
     const name = location.hash.match(/^#L(\d+)\.(\d+)$/);
-    if (!name) return false;
-    if (!document.getElementById(name[0].slice(1)) && !("around" in this.panel.dataset)) {
+    if (!name && !this.around) return false;
+    const line = (name && document.getElementById(name[0].slice(1))) || this.list.querySelector("li.linked");
+    if (line) this.show(line);
+    else if (name && !this.around && !this.together) {
       const address = new URL(location.href);
       address.searchParams.set("attempt", name[1]);
       address.searchParams.set("at", name[2]);
@@ -39,47 +48,107 @@ class Log {
     return true;
   }
 
+  show(line) {
+    this.list.querySelector("li.linked")?.classList.remove("linked");
+    line.classList.add("linked");
+    const top = line.getBoundingClientRect().top - this.box.getBoundingClientRect().top;
+    this.box.scrollTop += top - this.box.clientHeight / 2;
+    this.panel.scrollIntoView({ block: "nearest" });
+    this.look();
+  }
+
+  // The address of a line; where several workers are shown, of the line in its own worker's log.
+  addressOf(item, worker) {
+    const [, attempt, offset] = item.id.match(/(\d+)\.(\d+)$/);
+    const onRun = this.panel.querySelector("[name=tab]");
+    const query = new URLSearchParams(onRun ? { tab: "logs", worker, attempt, at: offset } : { attempt, at: offset });
+    return `?${query}#L${attempt}.${offset}`;
+  }
+
   listen() {
-    this.box.addEventListener("scroll", () => { this.pinned = this.isNearEnd(); }, { passive: true });
+    this.box.addEventListener("scroll", () => this.look(), { passive: true });
     new ResizeObserver(() => { if (this.pinned) this.toEnd(); }).observe(this.list);
-    window.addEventListener("hashchange", () => {
-      if (this.linked() && this.follow.checked) { this.follow.checked = false; this.stop("paused"); }
+    for (const event of ["hashchange", "popstate"]) window.addEventListener(event, () => {
+      if (location.hash && this.isLinked() && this.follow.checked) { this.follow.checked = false; this.stop("paused"); }
     });
-    this.follow.addEventListener("change", () => (this.follow.checked ? (this.toEnd(), this.start()) : this.stop("paused")));
-    this.find.addEventListener("input", () => this.filter());
-    this.errors.addEventListener("change", () => this.filter());
-    this.find.form.addEventListener("submit", (event) => event.preventDefault());
-    for (const select of this.panel.querySelectorAll("[data-reload]")) {
-      select.addEventListener("change", () => {
-        const attempt = this.panel.querySelector("[name=attempt]");
-        if (select.name === "worker" && attempt) attempt.disabled = true; // another worker has other attempts
-        this.find.form.submit();
-      });
+    this.list.addEventListener("click", (event) => {
+      const link = event.target.closest("li > a[href]");
+      if (!link || this.together || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      history.pushState(null, "", link.href);
+      const top = this.box.scrollTop;
+      this.show(link.parentElement);
+      this.box.scrollTop = top; // it is in view: that is how it was clicked
+    });
+    this.newer.addEventListener("click", () => this.toEnd());
+    this.follow.addEventListener("change", () => {
+      if (!this.follow.checked) this.stop("paused");
+      else if (this.around) location.assign(this.endAddress());
+      else { this.toEnd(); this.start(); }
+    });
+    this.panel.addEventListener("filtered", () => { if (this.follow.checked) this.toEnd(); });
+    this.panel.querySelector("form").addEventListener("submit", (event) => event.preventDefault());
+    for (const select of this.panel.querySelectorAll("[data-reload]")) select.addEventListener("change", () => this.choose(select));
+    const wrap = this.panel.querySelector("[data-wrap]");
+    wrap.checked = localStorage.getItem("log-wrap") !== "off";
+    wrap.addEventListener("change", () => localStorage.setItem("log-wrap", wrap.checked ? "on" : "off"));
+    setInterval(() => this.check(), 1000);
+  }
+
+  // Another worker or attempt: the page is fetched anew, with what is looked for as it is.
+  choose(select) {
+    const address = new URL(location.pathname, location.href);
+    for (const field of new FormData(this.panel.querySelector("form")).entries()) {
+      if (field[1] && !(field[0] === "attempt" && select.name === "worker")) address.searchParams.set(...field);
     }
+    location.assign(address);
+  }
+
+  endAddress() {
+    const address = new URL(location.href);
+    for (const name of ["attempt", "at", "near"]) address.searchParams.delete(name);
+    address.hash = "";
+    return address;
   }
 
   // ---- following ----
 
+  get from() {
+    if (!this.together) return Object.values(this.positions)[0] ?? "";
+    return Object.entries(this.positions).map(([worker, position]) => `${worker}~${position}`).join(",");
+  }
+
   start() {
     if (this.ended || this.socket) return;
-    const from = this.position ? `?from=${this.position}` : "";
-    const socket = (this.socket = socketTo(`${this.panel.dataset.socket}${from}`));
+    if (!this.since) this.say("connecting", "waiting");
+    const from = this.from;
+    const socket = (this.socket = socketTo(`${this.panel.dataset.socket}${from ? `?from=${from}` : ""}`));
+    this.heard = Date.now();
     socket.onmessage = (event) => {
       this.wait = 1;
       this.polled = false;
+      this.heard = Date.now();
       this.stopAsking();
-      this.take(JSON.parse(event.data));
+      this.take([JSON.parse(event.data)]);
     };
     socket.onclose = (event) => {
       if (this.socket !== socket) return; // stopped by hand
       this.socket = null;
       if (this.ended) return;
-      if (event.code === 4404) { this.stop("not available any more"); return; }
-      if (!this.polled) this.lost("reconnecting"); // else the plain way works, and says so
+      if (event.code === 4404) { this.follow.checked = false; this.stop("not available any more"); return; }
+      if (!this.polled) this.lost(""); // else the plain way works, and says so
       this.ask();
       this.retry = setTimeout(() => this.start(), this.wait * 1000 * (0.75 + Math.random() / 2));
       this.wait = Math.min(this.wait * 2, 30);
     };
+  }
+
+  // A connection over which nothing comes any more, though every look sends something, is none.
+  check() {
+    if (this.socket?.readyState !== OPEN || Date.now() - this.heard < (3 * this.seconds + 5) * 1000) return;
+    const dead = this.socket;
+    dead.close();
+    dead.onclose({ code: 1006 });
   }
 
   stop(why) {
@@ -89,7 +158,8 @@ class Log {
     clearTimeout(this.retry);
     this.stopAsking();
     this.since = null;
-    this.say(why);
+    this.say(why, this.ended ? "ended" : "paused");
+    this.look();
   }
 
   // The plain way, while no websocket gets through: soon after it was lost, then as often as the websocket would say.
@@ -103,15 +173,17 @@ class Log {
   }
 
   async askOnce() {
+    const from = this.from;
     try {
-      const answer = await fetch(`${this.panel.dataset.lines}?from=${this.position}`, { headers: { accept: "application/json" } });
+      const answer = await fetch(`${this.panel.dataset.lines}?from=${from}`, { headers: { accept: "application/json" } });
       if (answer.status === 404 || answer.redirected) { this.follow.checked = false; this.stop("not available any more"); return; }
       if (!answer.ok) throw new Error(answer.status);
-      if (this.follow.checked) this.take(await answer.json(), `every ${this.seconds} s`);
+      const frames = await answer.json();
+      if (this.follow.checked && this.from === from) this.take(frames, `live, every ${this.seconds} s`); // else the websocket was faster
       this.polled = true;
     } catch {
       this.polled = false;
-      this.lost("reconnecting");
+      this.lost("");
     }
   }
 
@@ -120,106 +192,98 @@ class Log {
     this.asking = null;
   }
 
-  take(frame, how = "live") {
-    this.position = frame.position;
-    if (frame.html) this.append(frame.html);
-    this.ended = frame.status === "ended";
-    if (frame.status === "reconnecting") this.lost(frame.message);
+  take(frames, how = "live") {
+    for (const frame of frames) {
+      this.positions[frame.worker] = frame.position;
+      this.states.set(frame.worker, [frame.status, frame.message]);
+      if (frame.html) this.append(frame.html, frame.worker);
+    }
+    const states = [...this.states.values()];
+    const lost = states.filter(([status]) => status === "reconnecting");
+    this.ended = this.states.size === Object.keys(this.positions).length && states.every(([status]) => status === "ended");
+    if (this.ended) { this.follow.disabled = true; this.follow.checked = false; this.stop("ended"); }
+    else if (lost.length) this.lost(this.together ? `${lost.length} of ${states.length}: ${lost[0][1]}` : lost[0][1]);
     else {
       this.since = null;
-      this.say(this.ended ? "ended" : frame.status === "waiting" ? frame.message : frame.message ? `${how} · ${frame.message}` : how);
+      const said = states.length === 1 ? states[0] : ["live", ""];
+      this.say(said[0] === "waiting" ? said[1] : said[1] ? `${how} · ${said[1]}` : how, said[0]);
     }
-    if (this.ended) { this.follow.disabled = true; this.follow.checked = false; this.stop("ended"); }
-    if (frame.html && this.pinned) this.toEnd();
+    if (this.pinned) this.toEnd();
   }
 
   // A line that was not finished comes again under the same name, and takes its own place.
-  append(html) {
+  append(html, worker) {
     const template = document.createElement("template");
     template.innerHTML = html;
     for (const item of [...template.content.children]) {
-      if (!this.shows(item)) item.hidden = true;
       const old = item.id && document.getElementById(item.id);
+      if (item.id) item.firstElementChild.href = this.addressOf(item, worker);
+      this.flagged += item.classList.contains("error") - (old ? old.classList.contains("error") : 0);
       if (old) old.replaceWith(item);
-      else this.list.append(item);
+      else { this.list.append(item); this.unseen++; }
     }
-    while (this.list.childElementCount > LINES_MAX) this.list.firstElementChild.remove();
+    this.trim();
     if (typeof writeTimes === "function") writeTimes(this.list);
-    this.count();
-    this.mark();
+    if (this.filter.active) this.filter.apply();
+    this.tell();
+  }
+
+  trim() {
+    const most = this.pinned ? LINES_MAX : LINES_MAX_AWAY;
+    let gone = this.list.childElementCount - most;
+    if (gone <= 0) return;
+    for (; gone > 0; gone--) {
+      this.flagged -= this.list.firstElementChild.classList.contains("error");
+      this.list.firstElementChild.remove();
+    }
+    if (this.together) return;
+    const first = this.list.querySelector("li[id]");
+    const place = first?.id.match(/(\d+)\.(\d+)$/);
+    if (!place) return;
+    let link = this.box.querySelector(".log-more:first-child a");
+    if (!link) {
+      const more = document.createElement("p");
+      more.className = "log-more";
+      link = more.appendChild(document.createElement("a"));
+      link.textContent = "Earlier output";
+      this.box.prepend(more);
+    }
+    link.href = this.addressOf(first, Object.keys(this.positions)[0]).replace("&at=", "&near=").replace("?at=", "?near=").replace(/#.*/, "");
+  }
+
+  tell() {
+    const note = this.panel.querySelector("[data-flagged]");
+    note.hidden = this.flagged === 0;
+    note.querySelector("b").textContent = this.flagged === 1 ? "1 line looks like an error" : `${this.flagged.toLocaleString()} lines look like errors`;
+    this.panel.querySelector("[data-empty]").hidden = this.list.childElementCount > 0;
+    if (!this.pinned) this.look();
   }
 
   lost(text) {
     this.since ??= new Date();
-    this.say(`${text} · since ${this.since.toLocaleTimeString()}`);
+    this.say(`reconnecting since ${this.since.toLocaleTimeString()}${text ? ` · ${text}` : ""}`, "reconnecting");
   }
 
-  say(text) {
+  say(text, how) {
     const place = this.panel.querySelector("[data-says]");
     if (place.textContent !== text) place.textContent = text;
+    if (place.dataset.how !== how) place.dataset.how = how;
   }
 
-  isNearEnd() {
-    return this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < NEAR_END;
+  // ---- the end in view ----
+
+  // Where the reader is, after they or the log have moved.
+  look() {
+    this.pinned = this.box.scrollHeight - this.box.scrollTop - this.box.clientHeight < NEAR_END;
+    if (this.pinned) this.unseen = 0;
+    this.newer.hidden = this.pinned || this.unseen === 0 || !this.follow.checked;
+    if (!this.newer.hidden) this.newer.lastElementChild.textContent = this.unseen === 1 ? "1 new line" : `${this.unseen.toLocaleString()} new lines`;
   }
 
   toEnd() {
-    this.pinned = true;
     this.box.scrollTop = this.box.scrollHeight;
-  }
-
-  // ---- Find and Errors only ----
-
-  filter() {
-    for (const item of this.list.children) item.hidden = !this.shows(item);
-    const address = new URL(location.href);
-    const link = this.panel.querySelector("[data-download]");
-    const download = new URL(link.href);
-    for (const url of [address, download]) {
-      this.find.value ? url.searchParams.set("find", this.find.value) : url.searchParams.delete("find");
-      this.errors.checked ? url.searchParams.set("errors", "on") : url.searchParams.delete("errors");
-    }
-    history.replaceState(history.state, "", address);
-    link.href = download;
-    this.mark();
-    if (this.follow.checked) this.toEnd();
-  }
-
-  shows(item) {
-    if (item.classList.contains("gap")) return true;
-    const text = item.lastElementChild.textContent.toLowerCase();
-    return (!this.errors.checked || text.includes("error")) && text.includes(this.find.value.toLowerCase());
-  }
-
-  count() {
-    const flagged = this.list.querySelectorAll("li.error").length;
-    const note = this.panel.querySelector("[data-flagged]");
-    note.hidden = flagged === 0;
-    note.firstElementChild.textContent = flagged === 1 ? "1 line looks like an error" : `${flagged} lines look like errors`;
-    this.panel.querySelector("[data-empty]").hidden = this.list.childElementCount > 0;
-  }
-
-  // What was looked for is painted over the text: the lines stay as they are.
-  mark() {
-    if (!window.CSS?.highlights) return;
-    const wanted = this.find.value.toLowerCase();
-    CSS.highlights.delete("found");
-    if (!wanted) return;
-    const ranges = [];
-    for (const item of this.list.querySelectorAll("li:not([hidden], .gap)")) {
-      const walker = document.createTreeWalker(item.lastElementChild, NodeFilter.SHOW_TEXT);
-      for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-        const text = node.data.toLowerCase();
-        if (text.length !== node.data.length) continue; // a letter that grows in lower case
-        for (let at = text.indexOf(wanted); at >= 0; at = text.indexOf(wanted, at + wanted.length)) {
-          const range = new Range();
-          range.setStart(node, at);
-          range.setEnd(node, at + wanted.length);
-          ranges.push(range);
-        }
-      }
-    }
-    CSS.highlights.set("found", new Highlight(...ranges));
+    this.look();
+    this.pinned = true;
   }
 }
 

@@ -269,7 +269,8 @@ async def test_an_archived_log_says_that_its_container_is_gone(machines: LogMach
     machines.prints(source.attempt, b"last\n", ends=True)
     machines.archived.add(source.attempt.hex)
     assert (
-        shown(await last_lines(followed(source), None, 1))[0] == "— its container is gone: these are its last lines —"
+        shown(await last_lines(followed(source), None, 1))[0]
+        == "— its container is gone: these are its last 1,000 lines —"
     )
 
 

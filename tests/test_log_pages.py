@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -62,9 +63,9 @@ def world(db: None, machines: LogMachines) -> World:
 
 
 def position_in(html: str) -> str:
-    found = re.search(r'data-position="([^"]*)"', html)
+    found = re.search(r'data-positions="([^"]*)"', html)
     assert found
-    return found[1]
+    return str(json.loads(unescape(found[1]))["llama-0"])
 
 
 # ---- the page ----
@@ -83,7 +84,14 @@ def test_a_page_shows_the_log_and_where_to_go_on(world: World, machines: LogMach
 def test_a_page_hides_what_the_filter_drops(world: World, machines: LogMachines) -> None:
     machines.prints(world.attempt.uid, b"CUDA error\nstep error\nKilled\n")
     html = world.client().get(f"{WORKER_PAGE}?find=cuda&errors=on").content.decode()
-    assert re.findall(r'<li id="(L1\.\d+)" class="error" hidden', html) == ["L1.11", "L1.22"]
+    assert re.findall(r'<li id="(L1\.\d+)" class="error off"', html) == ["L1.11", "L1.22"]
+    assert "1 of 3 lines" in html
+    html = world.client().get(f"{WORKER_PAGE}?find=cuda&context=2").content.decode()
+    assert re.findall(r'<li id="(L1\.\d+)" class="error( context)?"', html) == [
+        ("L1.0", ""),
+        ("L1.11", " context"),
+        ("L1.22", " context"),
+    ]
     assert "<mark>CUDA</mark> error" in html
 
 
@@ -130,19 +138,19 @@ def test_polling_brings_what_has_come_since(world: World, machines: LogMachines)
     client = world.client()
     position = position_in(client.get(WORKER_PAGE).content.decode())
     machines.prints(world.attempt.uid, b"o\nthree\n")
-    frame = client.get(LINES, {"from": position}).json()
+    frame = client.get(LINES, {"from": position}).json()[0]
     assert re.findall(r'<li id="(.+?)">.*?<span>(.*?)</span></li>', frame["html"]) == [
         ("L1.4", "two"),
         ("L1.8", "three"),
     ]
     assert frame["status"] == "live"
-    assert client.get(LINES, {"from": frame["position"]}).json()["html"] == ""
+    assert client.get(LINES, {"from": frame["position"]}).json()[0]["html"] == ""
 
 
 def test_polling_ends_with_state_and_reason(world: World, machines: LogMachines) -> None:
     machines.prints(world.attempt.uid, b"done\n", ends=True)
     builders.report_end(world.attempt, 0)
-    frame = world.client().get(LINES).json()
+    frame = world.client().get(LINES).json()[0]
     assert frame["status"] == "ended"
     assert "<span>llama-0: Completed — Exited with code 0</span></li>" in frame["html"]
 
@@ -154,7 +162,7 @@ def test_polling_from_nowhere_is_a_typed_error(world: World, text: str) -> None:
 
 def test_a_machine_out_of_reach_is_a_state_of_the_log_and_no_error(world: World, machines: LogMachines) -> None:
     machines.silent.add(world.machine.uid)
-    assert world.client().get(LINES).json()["status"] == "reconnecting"
+    assert world.client().get(LINES).json()[0]["status"] == "reconnecting"
 
 
 # ---- the download ----

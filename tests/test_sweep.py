@@ -39,6 +39,9 @@ PAGES: dict[str, dict[str, Action]] = {
     f"{WS}/workers/{CLUSTER}/<slug:name>/stop": {"GET": WRITE, "POST": WRITE},
     f"{WS}/workers/{CLUSTER}/<slug:name>/log/lines": {"GET": READ},
     f"{WS}/workers/{CLUSTER}/<slug:name>/log/download": {"GET": READ},
+    f"{WS}/workers/{CLUSTER}/<slug:name>/log/whole": {"GET": READ},
+    f"{WS}/jobs/{CLUSTER}/<slug:name>/log/lines": {"GET": READ},
+    f"{WS}/jobs/{CLUSTER}/<slug:name>/log/download": {"GET": READ},
     f"{WS}/machines": {"GET": READ},
     f"{WS}/machines/add": {"GET": MANAGE, "POST": MANAGE},
     f"{WS}/machines/{CLUSTER}/<str:name>": {"GET": READ},
@@ -107,6 +110,7 @@ SOCKETS = {
     f"ws/{WS}/jobs/{CLUSTER}/<str:name>",
     f"ws/{WS}/workers/{CLUSTER}/<str:name>",
     f"ws/{WS}/workers/{CLUSTER}/<str:name>/log",
+    f"ws/{WS}/jobs/{CLUSTER}/<str:name>/log",
 }
 
 AGENT = {"agent/v1/join", "agent/v1/code/<uuid:attempt>"}  # its own token: see the tests of joining

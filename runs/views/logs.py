@@ -1,99 +1,22 @@
-"""The log of a worker: the tab on a run's and a worker's page, what has come since, the download."""
+"""Addresses below a log: what has come since, the download of what is shown, the whole log from its machine."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator
 
 from asgiref.sync import async_to_sync
-from django.conf import settings
-from django.http import HttpRequest, HttpResponse
-from django.utils.safestring import SafeString, mark_safe
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.views.decorators.http import require_GET
 
-from astraconsole.errors import ValidationError
 from astraconsole.tenancy.queries import get_access
+from machines.protocol import LOG_CHUNK_BYTES, LogChunk
 from runs import log_source, queries
-from runs.log_errors import looks_like_error
-from runs.log_follower import Batch, Position, advance, last_lines, lines_at
-from runs.log_frames import Filter, frame_of, html_of, text_of
-from runs.log_source import Followed
-from runs.log_text import Line
-
-if TYPE_CHECKING:
-    from runs.models import Worker
-
-PAGE_WAIT_SECONDS = 3.0  # for a machine, before a page is shown without its log
-FIND_MAX = 200
-
-
-@dataclass(frozen=True)
-class LogPanel:
-    """What `runs/_log.html` shows. `workers`: names to choose from; `attempts`: numbers, when there are several."""
-
-    worker: "Worker"
-    workers: Sequence[str]
-    attempts: Sequence[int]
-    attempt: int | None
-    html: SafeString
-    position: str
-    status: str
-    message: str
-    follows: bool
-    errors: int
-    shown: Filter
-    around: bool
-
-
-def log_tab(request: HttpRequest, worker: "Worker | None", workers: Sequence[str] = ()) -> dict[str, Any]:
-    """The context of `runs/_log.html`. `workers`: names of the run's, on a run's page.
-
-    Reads the machine, for at most PAGE_WAIT_SECONDS a call. Raises NotFound, ValidationError."""
-    if worker is None:
-        return {}
-    followed = log_source.look(worker.pk)
-    number, offset = _whole(request, "attempt"), _whole(request, "at")
-    if number not in {source.number for source in followed.sources}:
-        number = None  # of another worker, which the form showed before
-    shown = _filter(request)
-    batch = _first(followed, number, offset)
-    attempt = batch.position.attempt if batch.position else None
-    is_newest = followed.newest is None or followed.newest.number == attempt
-    flagged = sum(isinstance(item.content, Line) and looks_like_error(item.content.text) for item in batch.items)
-    panel = LogPanel(
-        worker=worker,
-        workers=workers,
-        attempts=[source.number for source in followed.sources] if len(followed.sources) > 1 else [],
-        attempt=attempt,
-        html=mark_safe(html_of(batch.items, shown)),  # escaped line by line
-        position=str(batch.position or ""),
-        status=batch.status,
-        message=batch.message,
-        follows=is_newest and offset is None and batch.status != "ended",
-        errors=flagged,
-        shown=shown,
-        around=offset is not None,
-    )
-    return {"log": panel, "follow_seconds": settings.LOG_FOLLOW_SECONDS}
-
-
-def _first(followed: Followed, number: int | None, offset: int | None) -> Batch:
-    wait = min(PAGE_WAIT_SECONDS, settings.CALL_TIMEOUT_SECONDS)
-    if offset is not None and number is not None:
-        return async_to_sync(lines_at)(followed, number, offset, wait)
-    return async_to_sync(last_lines)(followed, number, wait)
-
-
-def _filter(request: HttpRequest) -> Filter:
-    return Filter(request.GET.get("find", "")[:FIND_MAX], "errors" in request.GET)
-
-
-def _whole(request: HttpRequest, name: str) -> int | None:
-    text = request.GET.get(name, "")
-    if not text:
-        return None
-    if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-        raise ValidationError(f"{name} must be a whole number", [{"field": name, "rule": "must be a whole number"}])
-    return int(text)
+from runs.log_follower import Position, advance, waiting_sentence
+from runs.log_frames import Frame, frame_of, text_of
+from runs.log_html import Mark, Owner
+from runs.log_merged import advance_all, parse_positions
+from runs.log_source import Source
+from runs.names import rank_label
+from runs.units import format_memory
+from runs.views.log_panel import Shown, first_lines, shown_together, whole_number
 
 
 @require_GET
@@ -103,17 +26,75 @@ def log_lines(request: HttpRequest, org: str, ws: str, cluster: str, name: str) 
     text = request.GET.get("from", "")
     position = Position.parse(text) if text else None
     batch = async_to_sync(advance)(log_source.look(worker.pk), position, log_source.read)
-    return HttpResponse(frame_of(batch).text, content_type="application/json")
+    return _frames([frame_of(batch, worker.name)])
+
+
+@require_GET
+def run_log_lines(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
+    """The same of several workers: `from=<worker>~<position>,…`."""
+    run = queries.get_run(get_access(request.user, org, ws), cluster, name)
+    positions = parse_positions(request.GET.get("from", ""))
+    ids = queries.worker_ids(run, list(positions))
+    followed = log_source.look_at([ids[worker] for worker in positions])
+    batches = async_to_sync(advance_all)(followed, positions)
+    pairs = zip(followed, batches, strict=True)
+    return _frames([frame_of(batch, each.name, Owner(rank=rank_label(run.name, each.name))) for each, batch in pairs])
+
+
+def _frames(frames: list[Frame]) -> HttpResponse:
+    return HttpResponse(f"[{','.join(frame.text for frame in frames)}]", content_type="application/json")
 
 
 @require_GET
 def log_download(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
     """What is shown, as `<worker>.log`."""
     worker = queries.get_worker(get_access(request.user, org, ws), cluster, name)
-    batch = _first(log_source.look(worker.pk), _whole(request, "attempt"), _whole(request, "at"))
-    text = text_of(batch.items, _filter(request))
-    if batch.status == "reconnecting":
-        text = f"— {batch.message} —\n"
+    shown = Shown.of(request)
+    batch = first_lines(log_source.look(worker.pk), shown)
+    unread = f"{Mark(batch.message).plain}\n" if batch.status == "reconnecting" else ""
+    return _as_file(f"{text_of(batch.items, shown.filter)}{unread}", worker.name)
+
+
+@require_GET
+def run_log_download(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
+    """What is shown of several workers, as `<run>.log`."""
+    run = queries.get_run(get_access(request.user, org, ws), cluster, name)
+    chosen = Shown.of(request).filter
+    parts = shown_together(run, request.GET.get("worker", ""))
+    return _as_file("".join(text_of(part.batch.items, chosen, part.rank) for part in parts), run.name)
+
+
+def _as_file(text: str, name: str) -> HttpResponse:
     response = HttpResponse(text, content_type="text/plain; charset=utf-8")
-    response["Content-Disposition"] = f'attachment; filename="{worker.name}.log"'
+    response["Content-Disposition"] = f'attachment; filename="{name}.log"'
     return response
+
+
+@require_GET
+def log_whole(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponseBase:
+    """All that the machine has of an attempt's output (of the newest, without `attempt`), as it was printed: the bytes
+    pass through here piece by piece."""
+    worker = queries.get_worker(get_access(request.user, org, ws), cluster, name)
+    followed = log_source.look(worker.pk)
+    attempt = whole_number(request, "attempt")
+    source = followed.newest if attempt is None else followed.source(attempt)
+    if source is None:
+        return _as_file(f"{Mark(waiting_sentence(followed)).plain}\n", name)
+    first = async_to_sync(log_source.read)(source, 0, LOG_CHUNK_BYTES)  # what fails before it begins is a typed answer
+    response = StreamingHttpResponse(_pieces(source, first), content_type="text/plain; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="{name}-attempt-{source.number}.log"'
+    return response
+
+
+async def _pieces(source: Source, chunk: LogChunk) -> AsyncIterator[bytes]:
+    """Up to the end as it is when it is reached. A machine that goes away breaks the download off: half a log must not
+    look like a whole one."""
+    at = 0
+    while True:
+        if chunk.start > at:
+            yield f"{Mark(f'{format_memory(chunk.start - at)} not kept').plain}\n".encode()
+        yield chunk.data
+        at = chunk.next
+        if len(chunk.data) < LOG_CHUNK_BYTES:
+            return
+        chunk = await log_source.read(source, at, LOG_CHUNK_BYTES)

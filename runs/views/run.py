@@ -17,7 +17,7 @@ from runs.spec import load_spec
 from runs.state_machine import RUN_ENDED, RunState, WorkerState
 from runs.views import facts
 from runs.views.context import context_of
-from runs.views.logs import log_tab
+from runs.views.log_panel import run_log
 
 if TYPE_CHECKING:
     from runs.models import Run, Worker
@@ -89,7 +89,7 @@ def _tab(request: HttpRequest, access: Access, run: "Run", tab: str) -> dict[str
     if tab == "history":
         return {"history": queries.history_of_run(run)}
     if tab == "logs":
-        return {} if is_partial(request) else _logs(request, access, run)
+        return {} if is_partial(request) else run_log(request, run)
     after = request.GET.get("after", "")
     start = int(after) if after.isdecimal() and after.isascii() and len(after) < 7 else -1
     found = queries.workers_of(run, start, WORKERS_SHOWN + 1)
@@ -99,13 +99,3 @@ def _tab(request: HttpRequest, access: Access, run: "Run", tab: str) -> dict[str
         "after": after if start >= 0 else "",
         "next_after": shown[-1].rank if len(found) > WORKERS_SHOWN else None,
     }
-
-
-def _logs(request: HttpRequest, access: Access, run: "Run") -> dict[str, Any]:
-    """The log of the worker that was asked for, or of the first."""
-    names = [name for name, _ in queries.names_and_states(run)]
-    wanted = request.GET.get("worker", "")
-    if not names:
-        return {}
-    chosen = wanted if wanted in names else names[0]
-    return log_tab(request, queries.get_worker(access, run.namespace.cluster.slug, chosen), names)

@@ -14,7 +14,7 @@ from runs.spec import Probe, Probes, load_spec, template_of
 from runs.state_machine import ENDED
 from runs.views import facts
 from runs.views.context import context_of
-from runs.views.logs import log_tab
+from runs.views.log_panel import worker_log
 
 if TYPE_CHECKING:
     from runs.models import Worker
@@ -31,7 +31,7 @@ def worker(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> 
     context = context_of(access, cluster=cluster, tab=tab, worker=found, api=request.build_absolute_uri("/api/v1"))
     context |= _head(found) | _tab(found, tab)
     if tab == "log" and not is_partial(request):
-        context |= log_tab(request, found)
+        context |= worker_log(request, found)
     return render(request, "runs/_worker.html" if is_partial(request) else "runs/worker.html", context)
 
 
