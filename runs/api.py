@@ -14,6 +14,7 @@ from astraconsole.json_bodies import json_response, read_json, read_reason, reas
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from machines import queries as machine_queries
+from machines.images import shown_reference
 from machines.protocol import LOG_CHUNK_BYTES
 from runs import metrics, queries
 from runs.api_documents import (
@@ -50,7 +51,7 @@ from runs.scheduling.pending import pending_details
 from runs.services.deleting import delete_run
 from runs.services.stopping import stop_run, stop_worker
 from runs.services.submit import submit_run
-from runs.spec import parse_run
+from runs.spec import load_spec, parse_run, template_of
 
 if TYPE_CHECKING:
     from runs.models import Run, Worker
@@ -209,17 +210,22 @@ def list_workers(request: HttpRequest, org: str, ws: str, cluster: str, filters:
     workers = queries.workers_of(run, filters.after, filters.limit + 1)
     more = len(workers) > filters.limit
     workers = workers[: filters.limit]
-    return json_response({"items": _workers(run.name, workers), "next": str(workers[-1].rank) if more else None})
+    return json_response({"items": _workers(run, workers), "next": str(workers[-1].rank) if more else None})
 
 
-def _workers(job: str, workers: "list[Worker]") -> list[dict[str, Any]]:
+def _workers(run: "Run", workers: "list[Worker]") -> list[dict[str, Any]]:
+    """Of one run."""
+    spec = load_spec(run.spec)
+    images = {group: shown_reference(template_of(spec, group).image) for group in {worker.group for worker in workers}}
     machines = {worker.newest.machine_id for worker in workers if worker.newest and worker.newest.gpu_indexes}
     gpus = machine_queries.gpus_of(machines)
     used = metrics.latest(workers)
-    return [
-        worker_summary(w, job, gpus.get(w.newest.machine_id, ()) if w.newest else (), used.get(w.pk, {}))
-        for w in workers
-    ]
+
+    def summary(worker: "Worker") -> dict[str, Any]:
+        its = gpus.get(worker.newest.machine_id, ()) if worker.newest else ()
+        return worker_summary(worker, run.name, images[worker.group], its, used.get(worker.pk, {}))
+
+    return [summary(worker) for worker in workers]
 
 
 @router.get(f"{CLUSTER}/tasks/{{task}}", response=WorkerDocument, tags=["Workers"])
@@ -229,7 +235,7 @@ def get_worker(request: HttpRequest, org: str, ws: str, cluster: str, task: str)
 
 
 def _worker(worker: "Worker") -> dict[str, Any]:
-    return {**_workers(worker.run.name, [worker])[0], "history": moves(queries.history_of_worker(worker))}
+    return {**_workers(worker.run, [worker])[0], "history": moves(queries.history_of_worker(worker))}
 
 
 @router.get(f"{CLUSTER}/tasks/{{task}}/logs", response=Log | LogSlice, tags=["Workers"])

@@ -149,6 +149,13 @@ class LastFailure(TypedDict):
     log_tail: str
 
 
+class ImageUsed(TypedDict):
+    """The image in full, and the digest of what ran; null before it ran, and on machines that use no images."""
+
+    reference: str
+    digest: str | None
+
+
 class Placed(TypedDict):
     machine: str
     gpu_ids: list[int]
@@ -163,6 +170,7 @@ class WorkerSummary(TypedDict):
     metadata: WorkerMetadata
     status: WorkerStatus
     ready: bool
+    image: ImageUsed
     exit_code: int | None
     restarts: int
     restart_at: str | None
@@ -308,12 +316,15 @@ def run_document(run: "Run", history: list[dict[str, Any]], workers: Sequence[tu
     return {**summary, "history": history, "task_names": [name for name, _ in workers]}
 
 
-def worker_summary(worker: "Worker", job: str, gpus: Iterable["Gpu"], metrics: Mapping[str, float]) -> dict[str, Any]:
-    """A WorkerSummary. `gpus`: those of its machine. `metrics`: its newest values."""
+def worker_summary(
+    worker: "Worker", job: str, image: str, gpus: Iterable["Gpu"], metrics: Mapping[str, float]
+) -> dict[str, Any]:
+    """A WorkerSummary. `image`: its reference in full. `gpus`: those of its machine. `metrics`: its newest values."""
     return {
         "metadata": {"name": worker.name, "job": job, "rank": worker.rank, "group": worker.group},
         "status": {"state": worker.state, "reason": worker.reason},
         "ready": is_ready(worker.state, worker.reason),
+        "image": {"reference": image, "digest": worker.newest.image_digest or None if worker.newest else None},
         "exit_code": worker.exit_code,
         "restarts": worker.restarts,
         "restart_at": moment(worker.restart_at),

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
 from machines import packed_code
+from machines.images import image_reference
 from runs.names import WORKERS_MAX, name_faults
 from runs.units import TIME_LIMIT_MAX, TIME_LIMIT_MIN
 
@@ -19,7 +20,6 @@ PER_GPU_MEMORY_MAX = 4 * 1024**4
 PRIORITY_MAX = 1_000_000
 
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*", re.ASCII)
-_IMAGE = re.compile(r"[A-Za-z0-9][^\s\x00-\x1f\x7f]*")
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(?::[A-Za-z0-9_][A-Za-z0-9_.-]*)?", re.ASCII)
 _URL_PATH = re.compile(r"/[!\"$-~]*", re.ASCII)
 _LABEL_KEY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_./-]*[A-Za-z0-9])?", re.ASCII)
@@ -37,8 +37,11 @@ def _argument(value: str) -> str:
 
 
 def _image(value: str) -> str:
-    if _IMAGE.fullmatch(value) is None:
-        raise broken("must be an image reference, such as python:3.11 or registry.example.com/team/train:1")
+    try:
+        image_reference(value)
+    except ValueError:
+        rule = "must be an image reference, such as python:3.11 or registry.example.com/team/train:1"
+        raise broken(rule) from None
     return value
 
 

@@ -97,6 +97,7 @@ def test_a_running_run_and_its_worker(world: World, api: Caller) -> None:
         "metadata": {"name": "resnet50-0", "job": "resnet50", "rank": 0, "group": ""},
         "status": {"state": "Running", "reason": "Container running"},
         "ready": True,
+        "image": {"reference": "docker.io/library/busybox:latest", "digest": None},
         "exit_code": None,
         "restarts": 0,
         "restart_at": None,

@@ -22,9 +22,9 @@ from machines.agent.runtimes.base import (
     Prepared,
     RegistryLogin,
 )
-from machines.agent.runtimes.docker_request import image_reference
 from machines.agent.secret_files import SecretFiles
 from machines.agent.secret_values import Unfit, environment_of, files_of, login_of
+from machines.images import image_reference
 from machines.protocol import CredentialSource, DataKind, DataState, EndReason, Order, SecretUse
 
 SYNCED, FAILED = "Synced", "Failed"

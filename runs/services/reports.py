@@ -15,6 +15,7 @@ from uuid import UUID
 from django.conf import settings
 from django.db import transaction
 
+from machines.images import shown_reference
 from machines.inbox import Acknowledgement, Entry
 from machines.protocol import EndReason, Phase, Report
 from runs.outcomes import End, EndCause
@@ -218,7 +219,7 @@ def _end_of(attempt: AttemptRow, item: Received) -> tuple[datetime, End] | None:
 
 def _phase_reason(state: WorkerState, worker: WorkerRow, specs: Specs) -> str:
     if state is WorkerState.PULLING:
-        return f"Pulling {template_of(specs.of(worker), worker.group).image}"
+        return f"Pulling {shown_reference(template_of(specs.of(worker), worker.group).image)}"
     return {
         WorkerState.PREPARING: "Preparing",
         WorkerState.STARTING: "Starting the container",

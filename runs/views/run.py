@@ -10,6 +10,7 @@ from django.views.decorators.http import require_GET
 
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
+from machines.images import shown_reference
 from runs import queries, sentences
 from runs.scheduling.explain import is_for_good, is_for_room, what_it_takes
 from runs.scheduling.pending import pending_details
@@ -47,7 +48,7 @@ def _head(run: "Run") -> dict[str, Any]:
     looping, loops = (None, 0) if ended else queries.loops_of(run, facts.LOOPS_FROM)
     return {
         "spec": spec,
-        "image": ", ".join(dict.fromkeys(template.image for template in spec.templates)),
+        "image": ", ".join(dict.fromkeys(shown_reference(template.image) for template in spec.templates)),
         "ended": ended,
         "readout": facts.readout(run, spec, counts, queries.places_of(run), timezone.now()),
         "sentence": _sentence(run, failed),

@@ -9,6 +9,7 @@ from django.views.decorators.http import require_GET
 
 from astraconsole.tenancy.queries import get_access
 from astraconsole.web import is_partial
+from machines.images import shown_reference
 from runs import queries, sentences
 from runs.spec import Probe, Probes, load_spec, template_of
 from runs.state_machine import ENDED
@@ -45,6 +46,7 @@ def _head(worker: "Worker") -> dict[str, Any]:
         "run": worker.run,
         "template": template,
         "environment": sorted(template.env.items()),
+        "image": shown_reference(template.image),
         "probes": _probes(template.probes),
         "sentence": _sentence(worker),
         "advice": facts.advice_for(worker),

@@ -30,7 +30,7 @@ def test_phases_become_transitions_at_the_times_the_machine_tells(editor, east, 
     assert list(worker.transitions.order_by("id").values_list("state", "reason", "at", "actor")) == [
         ("Pending", "Run created", T0, editor.actor),
         ("Preparing", "Placed on gpu-08", after(1), "scheduler"),
-        ("Pulling", "Pulling busybox", after(12), "machine gpu-08"),
+        ("Pulling", "Pulling docker.io/library/busybox:latest", after(12), "machine gpu-08"),
         ("Starting", "Starting the container", after(18), "machine gpu-08"),
         ("Running", "Container running", after(18.5), "machine gpu-08"),
     ]
@@ -79,8 +79,12 @@ def test_pull_progress_is_shown_and_not_recorded(editor, east, on) -> None:
     attempt = make.place(worker, on)
     make.report(attempt, (Phase.PULLING, 1.0), pull_progress="20 %")
     make.report(attempt, (Phase.PULLING, 2.0), pull_progress="61 %")
-    assert state_of(worker) == ("Pulling", "Pulling busybox: 61 %")
-    assert [reason for _, reason in make.moves_of(worker)] == ["Run created", "Placed on gpu-08", "Pulling busybox"]
+    assert state_of(worker) == ("Pulling", "Pulling docker.io/library/busybox:latest: 61 %")
+    assert [reason for _, reason in make.moves_of(worker)] == [
+        "Run created",
+        "Placed on gpu-08",
+        "Pulling docker.io/library/busybox:latest",
+    ]
 
 
 def test_why_a_machine_still_prepares_is_shown(editor, east, on) -> None:

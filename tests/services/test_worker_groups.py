@@ -97,7 +97,7 @@ def test_pulling_names_the_groups_image(editor, east, on) -> None:
     attempt = make.place(actor, on)
     make.report(attempt, (Phase.PREPARING, 2.0), (Phase.PULLING, 1.0), at=after(3))
     actor.refresh_from_db()
-    assert actor.reason == "Pulling actor:1"
+    assert actor.reason == "Pulling docker.io/library/actor:1"
 
 
 @pytest.mark.parametrize(

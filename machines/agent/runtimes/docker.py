@@ -40,6 +40,7 @@ from machines.agent.runtimes.docker_engine import RETRY_SECONDS, TROUBLE, Engine
 from machines.agent.runtimes.docker_log import Entry, FrameDecoder, OutputCopy, OutputNotWritten
 from machines.agent.runtimes.docker_memory import MemoryWatch
 from machines.agent.usage import Usage, engine_usage
+from machines.images import image_reference
 from machines.protocol import EndReason, Gpu, HttpCheck, Order, Phase, Probe
 
 log = logging.getLogger(__name__)
@@ -200,7 +201,7 @@ class DockerRuntime:
     async def _provide_image(self, order: Order, login: RegistryLogin | None) -> "_Image":
         """Have the image on the machine, as the pull policy says."""
         try:
-            reference = request.image_reference(order.image)
+            reference = image_reference(order.image)
         except ValueError as error:
             raise CannotStart(EndReason.IMAGE_PULL, f"{error}: {order.image}") from error
         image = None
@@ -225,7 +226,7 @@ class DockerRuntime:
         try:
             await self._engine.pull(reference, tell, login)
         except aiodocker.DockerError as error:
-            kind = request.pull_failure(error.message)
+            kind = request.pull_failure(error.message, reference)
             raise CannotStart(EndReason.IMAGE_PULL, error.message, pull_failure=kind) from error
 
     async def _create(self, order: Order, prepared: Prepared, reference: str) -> None:

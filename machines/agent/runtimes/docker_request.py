@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from machines.agent.runtimes.base import Mount, Prepared, RegistryLogin
+from machines.images import image_reference
 from machines.protocol import Gpu, Order, PullFailure
 
 LABEL = "astra"  # labels are astra.machine, astra.attempt, …
@@ -17,40 +18,12 @@ CPU_SHARES_PER_CORE = 1024
 HOSTNAME_LENGTH = 63
 WORKSPACE = "/workspace"  # where a run's code is, in its containers
 
-_COMPONENT = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-_HOST = r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)(?:\.[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)*(?::[0-9]+)?"
-_REFERENCE = re.compile(
-    rf"(?:(?P<host>{_HOST})/)?(?P<path>{_COMPONENT}(?:/{_COMPONENT})*)"
-    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?(?:@(?P<digest>[A-Za-z0-9+._-]+:[0-9a-fA-F]{32,}))?"
-)
-DEFAULT_REGISTRY = "docker.io"
-
 
 class LogFiles(NamedTuple):
     """How the engine is to keep a container's output."""
 
     driver: str
     file_bytes: int
-
-
-def image_reference(image: str) -> str:
-    """The full form of a reference: `busybox` is `docker.io/library/busybox:latest`.
-
-    Raises ValueError, in the engine's words, for what is no reference: it must not reach a path of the engine's API.
-    """
-    found = _REFERENCE.fullmatch(image)
-    if found is None:
-        raise ValueError("invalid reference format")
-    host, path = found["host"], found["path"]
-    if host is not None and not (set(host) & set(".:") or host == "localhost" or host != host.lower()):
-        host, path = None, f"{host}/{path}"  # `org/name`: a folder of the default registry
-    if host in (None, "index.docker.io"):
-        host = DEFAULT_REGISTRY
-    if host == DEFAULT_REGISTRY and "/" not in path:
-        path = f"library/{path}"
-    tag = f":{found['tag']}" if found["tag"] else ""
-    digest = f"@{found['digest']}" if found["digest"] else ""
-    return f"{host}/{path}{tag or ('' if digest else ':latest')}{digest}"
 
 
 # What engines say, in the order it is looked for: a denial may also speak of what does not exist.
@@ -76,9 +49,11 @@ _PULL_WORDS: tuple[tuple[PullFailure, tuple[str, ...]], ...] = (
 )
 
 
-def pull_failure(message: str) -> PullFailure | None:
-    """What an engine's words for a failed pull mean; None: none of the known ones."""
+def pull_failure(message: str, reference: str) -> PullFailure | None:
+    """What an engine's words for a failed pull of a (full) reference mean; None: none of the known ones."""
     said = message.lower()
+    for name in re.split(r"[:@/]", reference.partition("/")[2].lower()):
+        said = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])", "", said)  # an image may be called `denied`
     return next((kind for kind, words in _PULL_WORDS if any(word in said for word in words)), None)
 
 
@@ -205,28 +180,41 @@ def _gpu_devices(order: Order, gpus: Mapping[int, Gpu]) -> dict[str, Any]:
 
 
 class PullProgress:
-    """Reads the stream of a pull: how much of the layers known so far has arrived."""
+    """Reads the stream of a pull: how much of the layers known so far has arrived, then how much is unpacked."""
 
     def __init__(self) -> None:
-        self._layers: dict[str, tuple[int, int]] = {}  # id → bytes here, bytes in all
-        self._shown = -1
+        self._sizes: dict[str, int] = {}  # of layers that had to be downloaded, in bytes
+        self._here: dict[str, int] = {}
+        self._unpacked: dict[str, int] = {}
+        self._shown = (-1, 0)
 
     def feed(self, item: Mapping[str, Any]) -> str | None:
-        """`61 %` when that is news, else None. Never goes back, though layers make themselves known late."""
-        detail, layer = item.get("progressDetail") or {}, item.get("id")
+        """`61 %`, or `unpacking 40 %`, when that is news, else None. Never goes back, though layers make themselves
+        known late."""
+        layer = item.get("id")
         if not isinstance(layer, str):
             return None
-        if item.get("status") == "Downloading" and detail.get("total"):
-            self._layers[layer] = (int(detail.get("current", 0)), int(detail["total"]))
-        elif item.get("status") in ("Download complete", "Pull complete") and layer in self._layers:
-            total = self._layers[layer][1]
-            self._layers[layer] = (total, total)
-        total = sum(size for _, size in self._layers.values())
-        percent = 100 * sum(here for here, _ in self._layers.values()) // total if total else -1
-        if percent <= self._shown:
+        self._take_in(layer, str(item.get("status")), item.get("progressDetail") or {})
+        total = sum(self._sizes.values())
+        if not total:
             return None
-        self._shown = percent
-        return f"{percent} %"
+        news = tuple(100 * sum(part.values()) // total for part in (self._here, self._unpacked))
+        if news <= self._shown or (news[0] < 100 and news[0] == self._shown[0]):
+            return None
+        here, unpacked = self._shown = (news[0], news[1])
+        return f"unpacking {unpacked} %" if here == 100 and unpacked else f"{here} %"
+
+    def _take_in(self, layer: str, status: str, detail: Mapping[str, Any]) -> None:
+        if status == "Downloading" and detail.get("total"):
+            self._sizes[layer], self._here[layer] = int(detail["total"]), int(detail.get("current", 0))
+        elif layer not in self._sizes:
+            return
+        elif status == "Download complete":
+            self._here[layer] = self._sizes[layer]
+        elif status == "Extracting" and detail.get("total"):
+            self._unpacked[layer] = self._sizes[layer] * int(detail.get("current", 0)) // int(detail["total"])
+        elif status == "Pull complete":
+            self._here[layer] = self._unpacked[layer] = self._sizes[layer]
 
 
 def image_digest(inspected: Mapping[str, Any], reference: str) -> str:

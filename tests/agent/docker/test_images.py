@@ -9,7 +9,7 @@ from machines.agent.runtimes.base import (
     CannotStart,
     Progress,
 )
-from machines.protocol import EndReason, Phase
+from machines.protocol import EndReason, Phase, PullFailure
 from tests.agent.docker.agent import DEADLINE_SECONDS, Agent, exited
 from tests.engine import Engine, import_image
 from tests.registry import Registry
@@ -26,7 +26,7 @@ async def refusal(agent: Agent, **fields: Any) -> CannotStart:
 
 async def test_a_pull_that_fails_is_told_in_the_engines_words(agent: Agent) -> None:
     refused = await refusal(agent, image="127.0.0.1:1/no/such:image")
-    assert refused.reason is EndReason.IMAGE_PULL
+    assert (refused.reason, refused.pull_failure) == (EndReason.IMAGE_PULL, PullFailure.UNREACHABLE)
     assert "127.0.0.1:1" in refused.message
     assert "connection refused" in refused.message
 
@@ -45,7 +45,7 @@ async def test_a_pulled_image_runs_and_is_known_by_its_digest(agent: Agent, regi
 
 async def test_a_tag_that_the_registry_does_not_have_is_told_in_its_words(agent: Agent, registry: Registry) -> None:
     refused = await refusal(agent, image=registry.image.replace(":test", ":absent"))
-    assert refused.reason is EndReason.IMAGE_PULL
+    assert (refused.reason, refused.pull_failure) == (EndReason.IMAGE_PULL, PullFailure.NOT_FOUND)
     assert "manifest" in refused.message
     assert "unknown" in refused.message
 
@@ -55,7 +55,7 @@ async def test_a_registry_that_wants_a_login_is_told_apart_from_a_missing_image(
 ) -> None:
     registry.login = ("user", "password")
     refused = await refusal(agent, image=registry.image.replace("busybox", "private"))
-    assert refused.reason is EndReason.IMAGE_PULL
+    assert (refused.reason, refused.pull_failure) == (EndReason.IMAGE_PULL, PullFailure.DENIED)
     assert any(word in refused.message for word in ("authentication required", "no basic auth credentials"))
 
 

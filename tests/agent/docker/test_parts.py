@@ -18,10 +18,11 @@ from machines.agent.runtimes.docker_request import (
     PullProgress,
     container_request,
     image_digest,
-    image_reference,
     log_file_bytes,
+    pull_failure,
 )
-from machines.protocol import Gpu, Order
+from machines.images import image_reference
+from machines.protocol import Gpu, Order, PullFailure
 
 DIGEST = "sha256:" + "a" * 64
 
@@ -143,10 +144,54 @@ def test_pull_progress_counts_bytes_and_never_goes_back() -> None:
         downloading("b", 0, 100),  # a late layer: 25 %
         downloading("a", 100, 100),
         {"status": "Download complete", "progressDetail": {}, "id": "b"},
+        {"status": "Extracting", "progressDetail": {"current": 30, "total": 60}, "id": "a"},
         {"status": "Pull complete", "progressDetail": {}, "id": "a"},
+        {"status": "Pull complete", "progressDetail": {}, "id": "b"},
         {"status": "Status: Downloaded newer image"},
     ]
-    assert [progress.feed(item) for item in items] == [None, None, "50 %", "51 %", None, None, "100 %", None, None]
+    told = [
+        None,
+        None,
+        "50 %",
+        "51 %",
+        None,
+        None,
+        "100 %",
+        "unpacking 25 %",
+        "unpacking 50 %",
+        "unpacking 100 %",
+        None,
+    ]
+    assert [progress.feed(item) for item in items] == told
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        ("manifest for 127.0.0.1:5000/a:b not found: manifest unknown: manifest unknown", PullFailure.NOT_FOUND),
+        ("no matching manifest for linux/arm64/v8 in the manifest list entries", PullFailure.NOT_FOUND),
+        (
+            "pull access denied for nope, repository does not exist or may require 'docker login': denied: requested "
+            "access to the resource is denied",
+            PullFailure.DENIED,
+        ),
+        ("Head https://r/v2/a/manifests/1: unauthorized: authentication required", PullFailure.DENIED),
+        ("Get https://r/v2/: no basic auth credentials", PullFailure.DENIED),
+        ("Get http://127.0.0.1:1/v2/: dial tcp 127.0.0.1:1: connect: connection refused", PullFailure.UNREACHABLE),
+        ("dial tcp: lookup registry.invalid: no such host", PullFailure.UNREACHABLE),
+        ("net/http: TLS handshake timeout", PullFailure.UNREACHABLE),
+        ("toomanyrequests: You have reached your pull rate limit", PullFailure.UNREACHABLE),
+        ("write /var/lib/docker/tmp/GetImageBlob1: no space left on device", PullFailure.DISK_FULL),
+        ("invalid reference format: A", None),
+    ],
+)
+def test_an_engines_words_tell_why_a_pull_failed(words: str, kind: PullFailure | None) -> None:
+    assert pull_failure(words, "127.0.0.1:5000/a:latest") is kind
+
+
+def test_an_images_own_name_says_nothing_about_its_pull() -> None:
+    words = "manifest for denied/timeout:forbidden not found: manifest unknown: manifest unknown"
+    assert pull_failure(words, "docker.io/denied/timeout:forbidden") is PullFailure.NOT_FOUND
 
 
 # ---- output ----------------------------------------------------------------------------------------------------------
