@@ -8,7 +8,9 @@ from django.db.models import Q
 
 from astraconsole.tenancy.models import User, Workspace
 from machines.models import Machine, Namespace
+from runs.cron import EXPRESSION_MAX
 from runs.names import DNS_LABEL_MAX, RUN_NAME_MAX
+from runs.saved import DESCRIPTION_MAX, SAVED_NAME_MAX, Outcome, Overlap
 from runs.scheduling import explain
 from runs.state_machine import RUN_ENDED, RunState, WorkerState
 
@@ -208,3 +210,63 @@ class Transition(models.Model):
             models.Index(fields=["run", "id"], condition=Q(worker=None), name="transition_run"),
             models.Index(fields=["worker", "id"], name="transition_worker"),
         ]
+
+
+class Template(models.Model):
+    """A specification that a workspace keeps under a name. Not validated until a run is made of it."""
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True)
+    workspace = models.ForeignKey(Workspace, on_delete=models.PROTECT, related_name="+", db_index=False)
+    name = models.CharField(max_length=SAVED_NAME_MAX)
+    description = models.CharField(max_length=DESCRIPTION_MAX, blank=True)
+    spec = models.TextField()  # JSON as given: jsonb would sort its fields
+    saved_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    saved_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["workspace", "name"], name="template_unique")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Schedule(models.Model):
+    """A run that is started on a timetable, as `<name>-<n>`, by the person who saved it last."""
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True)
+    namespace = models.ForeignKey(Namespace, on_delete=models.PROTECT, related_name="+", db_index=False)
+    workspace = models.ForeignKey(Workspace, on_delete=models.PROTECT, related_name="+", db_index=False)
+    name = models.CharField(max_length=RUN_NAME_MAX)
+    cron = models.CharField(max_length=EXPRESSION_MAX)
+    zone = models.CharField(max_length=64)
+    overlap = models.CharField(max_length=8, choices=[(policy.value, policy.value) for policy in Overlap])
+    spec = models.TextField()  # as Template
+    enabled = models.BooleanField(default=True)
+    next_at = models.DateTimeField(null=True, blank=True)  # null: disabled, or never again
+    started = models.PositiveIntegerField(default=0)  # <n> of its newest run
+    error = models.TextField(blank=True)  # of its newest firing
+    saved_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    saved_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["workspace", "name"], name="schedule_unique")]
+        indexes = [models.Index(fields=["next_at"], condition=Q(enabled=True), name="schedule_due")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Firing(models.Model):
+    """One time at which a schedule was due, or was started by hand: what came of it. Its uniqueness is what makes
+    each time count once, whoever notices it."""
+
+    schedule = models.ForeignKey(Schedule, on_delete=models.CASCADE, related_name="firings", db_index=False)
+    due_at = models.DateTimeField()
+    fired_at = models.DateTimeField()
+    outcome = models.CharField(max_length=8, choices=[(outcome.value, outcome.value) for outcome in Outcome])
+    message = models.TextField(blank=True)
+    run = models.ForeignKey(Run, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
+    actor = models.CharField(max_length=150)  # a user name, or "schedule"
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["schedule", "due_at"], name="firing_once")]

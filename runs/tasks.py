@@ -1,5 +1,7 @@
 """Celery tasks of runs: arguments are ids; each calls a service; safe to run twice, and at once."""
 
+from datetime import timedelta
+
 from django.conf import settings
 from django.utils import timezone
 
@@ -8,9 +10,12 @@ from astraconsole.celery import app
 from machines import inbox
 from machines import services as machine_services
 from machines.metrics import rollup
-from runs import metrics, queries
+from runs import metrics, queries, saved_queries
 from runs.scheduling import loop
-from runs.services import codes, draining, gangs, lost, reports, restarting, retention
+from runs.services import codes, draining, gangs, lost, reports, restarting, retention, schedules
+
+# Ahead of beat's next tick: a schedule fires at its time, not at a tick after it.
+SOON = timedelta(seconds=2 * settings.SCHEDULER_TICK_SECONDS)
 
 
 @app.task
@@ -83,3 +88,17 @@ def roll_up_samples() -> None:
     if not settings.METRICS_URL:
         rollup.roll_up(now)
     rollup.expire(now)
+
+
+@app.task
+def fire_due_schedules() -> None:
+    """The safety net of schedules; and each that is due before the next tick but one gets a task at its time."""
+    now = timezone.now()
+    schedules.fire_due(now)
+    for schedule_id, at in saved_queries.schedule_ids_due_before(now, now + SOON, schedules.BATCH):
+        fire_schedule.apply_async(args=[schedule_id], eta=at)
+
+
+@app.task
+def fire_schedule(schedule_id: int) -> None:
+    schedules.fire(schedule_id, timezone.now())

@@ -19,7 +19,7 @@ from astraconsole.api import api
 from astraconsole.tenancy.models import User
 from astraconsole.tenancy.permissions import Action, Role, allows
 from tests.fleet import in_database
-from tests.world import World, make_world
+from tests.world import TEMPLATE_ID, World, make_world
 
 READ, WRITE, MANAGE = Action.READ, Action.WRITE, Action.MANAGE
 WS, CLUSTER = "o/<slug:org>/w/<slug:ws>", "<slug:cluster>"
@@ -93,6 +93,16 @@ OPERATIONS: dict[tuple[str, str], Action] = {
     ("POST", f"{API}/machines/{{machine}}/drain"): MANAGE,
     ("POST", f"{API}/machines/{{machine}}/uncordon"): MANAGE,
     ("GET", f"{API_WS}/jobs"): READ,
+    ("GET", f"{API_WS}/templates"): READ,
+    ("POST", f"{API_WS}/templates"): WRITE,
+    ("DELETE", f"{API_WS}/templates/{{template}}"): WRITE,
+    ("GET", f"{API_WS}/schedules"): READ,
+    ("POST", f"{API_WS}/schedules"): WRITE,
+    ("GET", f"{API_WS}/schedules/{{schedule}}"): READ,
+    ("DELETE", f"{API_WS}/schedules/{{schedule}}"): WRITE,
+    ("POST", f"{API_WS}/schedules/{{schedule}}/run"): WRITE,
+    ("POST", f"{API_WS}/schedules/{{schedule}}/enable"): WRITE,
+    ("POST", f"{API_WS}/schedules/{{schedule}}/disable"): WRITE,
     ("GET", f"{API_WS}/clusters"): READ,
     ("GET", f"{API_WS}/credentials"): READ,
     ("POST", f"{API_WS}/credentials"): MANAGE,
@@ -121,6 +131,8 @@ NAMES = {
     "job": "resnet50",
     "task": "resnet50-0",
     "machine": "gpu-07",
+    "template": TEMPLATE_ID,
+    "schedule": "nightly",
     "credential": "hf-token",
 }
 FORM = {"content_type": "application/x-www-form-urlencoded"}

@@ -10,8 +10,12 @@ from astraconsole.tenancy.queries import Access
 from astraconsole.tenancy.services import create_token
 from machines.credentials import save_credential
 from machines.models import Cluster, Machine
-from runs.models import Run
+from runs.models import Run, Template
+from runs.saved import read_schedule
+from runs.services.schedules import save_schedule
 from tests import builders
+
+TEMPLATE_ID = "00000000-0000-4000-8000-000000000001"
 
 
 @dataclass
@@ -55,6 +59,11 @@ def make_world() -> World:
     people = [*(access.user for access in accesses.values()), stranger, neighbour, staff]
     save_credential(accesses[Role.ADMIN], "hf-token", "file", "hf", timezone.now())
     tokens = {user.username: create_token(user, "test", timezone.now()) for user in people}
+    Template.objects.create(
+        uid=TEMPLATE_ID, workspace=vision, name="llama-70b finetune", spec='{"machines": 2}', saved_at=builders.T0
+    )
+    timetable = {"name": "nightly", "cluster": "gpu-east", "cron": "0 3 * * *", "spec": builders.body()["spec"]}
+    save_schedule(accesses[Role.EDITOR], read_schedule(timetable), builders.T0)
     return World(
         members={role: access.user for role, access in accesses.items()},
         stranger=stranger,
