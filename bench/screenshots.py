@@ -85,6 +85,7 @@ PAGES = {
     "machine": "/machines/local/local-1",
     "members": "/members",
     "tokens": "//account/tokens",
+    "device": "//device",
     "not-found": "/jobs/{cluster}/no-such-run",
 }
 
@@ -189,6 +190,9 @@ def pictures(browser: Browser, ready: dict[str, str], out: Path, look: str, sche
         there = ready["url"] + address[1:] if address.startswith("//") else base + address
         page.goto(there.format(cluster=ready["cluster"]))
         yield snap(page, out, name, look)
+    asked = httpx.post(f"{ready['url']}/api/v1/device/code", json={"host": "laptop-of-ada", "program": "astra 0.1.0"})
+    page.goto(f"{ready['url']}/device?code={asked.json()['user_code']}")
+    yield snap(page, out, "device-asked", look)
     yield from forms(page, base, out, look)
     context.close()
 

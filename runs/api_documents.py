@@ -40,6 +40,7 @@ class RunMetadata(TypedDict):
     cluster: str
     workspace: str
     labels: dict[str, str]
+    deleted_at: NotRequired[str]  # in lists with `deleted` alone
 
 
 class MachinesRefusing(TypedDict):
@@ -276,6 +277,7 @@ def run_summary(run: "Run", counts: Mapping[str, int]) -> dict[str, Any]:
             "cluster": run.namespace.cluster.slug,
             "workspace": run.namespace.workspace.slug,
             "labels": run.labels,
+            **({"deleted_at": moment(run.deleted_at)} if run.deleted_at else {}),
         },
         "spec": run.spec,
         "status": _status(run),

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils.crypto import salted_hmac
 
 from astraconsole import limits, tokens
@@ -38,7 +39,7 @@ def begin(host: str, program: str, address: str, now: datetime) -> Begun:
     limits.spend(BEGUN, address)
     DeviceLogin.objects.filter(expires_at__lt=now - KEPT).delete()
     letters = "".join(secrets.choice(LETTERS) for _ in range(CODE_LETTERS))
-    begun = Begun(secrets.token_urlsafe(32), f"{letters[:4]}-{letters[4:]}")
+    begun = Begun(secrets.token_urlsafe(32), as_shown(letters))
     DeviceLogin.objects.create(
         device_digest=tokens.digest(begun.device_code),
         user_digest=_digest(letters),
@@ -96,11 +97,19 @@ def collect(device_code: str, now: datetime) -> str | None:
     return create_token(login.user, login.host, now)[1]
 
 
-def _waiting(code: str, now: datetime):
-    letters = "".join(character for character in code.upper() if character.isalpha())
-    return DeviceLogin.objects.filter(
-        user_digest=_digest(letters), expires_at__gt=now, approved_at=None, denied_at=None
-    )
+def as_shown(code: str) -> str:
+    """`QWRT-PLKM`, however it was typed."""
+    letters = _letters(code)
+    return f"{letters[:4]}-{letters[4:]}"
+
+
+def _waiting(code: str, now: datetime) -> QuerySet[DeviceLogin]:
+    undecided = DeviceLogin.objects.filter(approved_at=None, denied_at=None)
+    return undecided.filter(user_digest=_digest(_letters(code)), expires_at__gt=now)
+
+
+def _letters(code: str) -> str:
+    return "".join(character for character in code.upper() if character.isalpha())
 
 
 def _digest(letters: str) -> str:

@@ -10,7 +10,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from astraconsole.errors import NotFound, TooManyRequests
-from astraconsole.tenancy.device import decide, find
+from astraconsole.tenancy.device import as_shown, decide, find
 from astraconsole.tenancy.views import signed_in
 from astraconsole.web import client_address
 
@@ -30,7 +30,7 @@ def device(request: HttpRequest) -> HttpResponse:
         login = find(user, code, address, now) if code else None
     except (NotFound, TooManyRequests) as error:
         return _page(request, {"code": code, "error": error}, error.status)
-    return _page(request, {"code": code, "login": login, "done": request.GET.get("done")})
+    return _page(request, {"code": code, "shown": as_shown(code), "login": login, "done": request.GET.get("done")})
 
 
 def _page(request: HttpRequest, context: dict[str, Any], status: int = HTTPStatus.OK) -> HttpResponse:

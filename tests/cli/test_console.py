@@ -28,7 +28,16 @@ SMALL = ("--image", "busybox", "--cpus", "0.1", "--mem", "64M")
 
 @pytest.fixture(scope="module")
 def console() -> Iterator[Console]:
-    options = ("--runtime", "process", "--machine-cpus", "4", "--machine-memory", "4Gi")
+    options = (
+        "--runtime",
+        "process",
+        "--machine-cpus",
+        "4",
+        "--machine-memory",
+        "4Gi",
+        "--simulate-gpus",
+        "2xH100-80GB",
+    )
     with running_console(*options, env={"STOP_GRACE_SECONDS": "2", "RESTART_BACKOFF_SECONDS": "0.2"}) as running:
         yield running
 

@@ -1,5 +1,7 @@
 """`astra astraeus runs`."""
 
+from typing import Any
+
 import click
 
 from astraconsole.cli.client import connect
@@ -16,8 +18,10 @@ def command(everything: bool, as_json: bool) -> None:
     if as_json:
         print_json(runs)
         return
-    rows = [
-        (run["metadata"]["name"], run["metadata"]["cluster"], run["status"]["state"], run["status"]["reason"])
-        for run in runs
-    ]
+    rows = [(run["metadata"]["name"], run["metadata"]["cluster"], _state(run), run["status"]["reason"]) for run in runs]
     print_table((30, 14, 12), ("NAME", "CLUSTER", "STATE", "REASON"), rows)
+
+
+def _state(run: Any) -> str:
+    """Of a deleted run, that it is: another one may have its name."""
+    return "Deleted" if "deleted_at" in run["metadata"] else str(run["status"]["state"])
