@@ -39,12 +39,15 @@ class Cordoned(TypedDict):
 
 
 class MachineStatus(TypedDict):
-    """`drain`: Draining while it still runs something, then Drained; null where it is not to be emptied."""
+    """`drain`: Draining while it still runs something, then Drained; null where it is not to be emptied.
+    `connected_at`: since when its agent is; null while it is not. `clock_skew_seconds`: its clock minus the
+    console's."""
 
     state: str
     reason: str
     cordoned: Cordoned | None
     drain: str | None
+    connected_at: str | None
     last_seen_at: str | None
     clock_skew_seconds: float | None
 
@@ -71,6 +74,7 @@ class MachineDocument(TypedDict):
     capacity: Capacity
     runtime: str
     agent_version: str
+    boot_id: str
 
 
 class Moved(TypedDict):
@@ -165,6 +169,7 @@ def _machine(machine: "Machine", busy: bool) -> dict[str, Any]:
             "reason": machine.state_reason,
             "cordoned": _cordoned(machine),
             "drain": ("Draining" if busy else "Drained") if machine.draining else None,
+            "connected_at": moment(machine.connected_at) if machine.connection else None,
             "last_seen_at": moment(machine.last_seen_at),
             "clock_skew_seconds": machine.clock_skew_seconds,
         },
@@ -175,6 +180,7 @@ def _machine(machine: "Machine", busy: bool) -> dict[str, Any]:
         },
         "runtime": machine.runtime,
         "agent_version": machine.agent_version,
+        "boot_id": machine.boot_id,
     }
 
 

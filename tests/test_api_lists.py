@@ -182,9 +182,11 @@ def test_a_machine_is_described_with_its_gpus(world: World, api: Caller) -> None
         "reason": "",
         "cordoned": None,
         "drain": None,
+        "connected_at": None,
         "last_seen_at": "2026-10-01T01:02:11.402117Z",
         "clock_skew_seconds": None,
     }
+    assert document["boot_id"] == ""
     assert document["capacity"]["cpu_cores"] == 128
     assert document["capacity"]["memory_bytes"] == 1024 * GIB
     assert [gpu["index"] for gpu in document["capacity"]["gpus"]] == list(range(8))

@@ -248,6 +248,25 @@ async def test_workers_run_and_end_while_the_console_is_away(console, make_agent
         await again.close()
 
 
+async def test_a_time_limit_counts_on_while_the_console_is_away_and_over_a_restart(console, make_agent):
+    agent = make_agent()
+    item = order("sleep", "1000", time_limit_seconds=1.5, stop_grace_seconds=1)
+    await console.assign(item)
+    await console.reached(item.attempt, Phase.RUNNING)
+    await console.close()
+    agent.kill()
+    agent.start()
+    await eventually(lambda: agent.processes_of(item) == [])
+    again = FakeConsole()
+    again.port = console.port
+    again.orders, again.revision = console.orders, console.revision
+    await again.open()
+    try:
+        assert await again.ended(item.attempt) == (EndReason.TIME_LIMIT, 143)
+    finally:
+        await again.close()
+
+
 async def test_a_cut_connection_is_opened_again_and_the_set_applied(console, make_agent):
     make_agent()
     await console.connected()

@@ -1,6 +1,7 @@
 """Every page, the runs list and the machines, as browsers get them."""
 
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -136,6 +137,18 @@ def test_a_clock_that_is_off_is_told(place: Place) -> None:
     assert "Its clock is 41s behind" in text_of(place.get("/machines"))
     Machine.objects.update(clock_skew_seconds=0.3)
     assert "Its clock" not in place.get("/machines")
+
+
+def test_a_machines_page_tells_of_its_agent(place: Place) -> None:
+    at = datetime(2026, 10, 1, 1, 2, 3, tzinfo=UTC)
+    Machine.objects.update(agent_version="1.2", boot_id="b0071d", connected_at=at, clock_skew_seconds=0.25)
+    page = text_of(place.get("/machines/gpu-east/gpu-07"))
+    assert (
+        "Version 1.2 Connected since 1 Oct 2026 01:02:03 UTC Boot b0071d Clock as the console's (0.25 s) Stop grace 30s"
+        in page
+    )
+    Machine.objects.update(connection="")
+    assert "no; last since 1 Oct 2026" in text_of(place.get("/machines/gpu-east/gpu-07"))
 
 
 def test_adding_a_machine_prints_the_command_with_a_token_of_its_own() -> None:
