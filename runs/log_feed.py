@@ -40,7 +40,7 @@ class Feed:
         self._kept: LogChunk | None = None  # a window on the newest attempt's output, up to its end at the last look
         self._kept_of = 0  # that attempt's number
         self._error: AstraError | None = None  # why the last look could not read
-        self._frames: OrderedDict[tuple[int, str, str], asyncio.Task[Frame]] = OrderedDict()
+        self._frames: OrderedDict[tuple[int, str, str, bool], asyncio.Task[Frame]] = OrderedDict()
         self._changed = asyncio.Condition()
         self._nudged = asyncio.Event()
         self._task = asyncio.create_task(self._run())
@@ -60,19 +60,20 @@ class Feed:
             raise NotFound("this worker was deleted, and its log with it")
         return self.looks
 
-    async def frame(self, position: Position | None, rank: str = "") -> Frame:
+    async def frame(self, position: Position | None, rank: str = "", hurry: bool = False) -> Frame:
         """What has come since `position`, made once for all viewers who stand there. After `wait`. `rank`: told before
         each line, for those who watch several workers."""
-        key = (self.looks, str(position), rank)
+        key = (self.looks, str(position), rank, hurry)
         if key not in self._frames:
-            self._frames[key] = asyncio.create_task(self._frame(position, rank))
+            self._frames[key] = asyncio.create_task(self._frame(position, rank, hurry))
             while len(self._frames) > FRAMES_KEPT:
                 self._frames.popitem(last=False)
         return await asyncio.shield(self._frames[key])
 
-    async def _frame(self, position: Position | None, rank: str) -> Frame:
+    async def _frame(self, position: Position | None, rank: str, hurry: bool) -> Frame:
         assert self._followed is not None
-        return frame_of(await advance(self._followed, position, self._read), self._followed.name, Owner(rank=rank))
+        batch = await advance(self._followed, position, self._read, hurry)
+        return frame_of(batch, self._followed.name, Owner(rank=rank))
 
     async def _read(self, source: Source, start: int, limit: int) -> LogChunk:
         """From what is kept where it can be; else from the machine."""
@@ -84,7 +85,8 @@ class Feed:
         if kept is None or not kept.start <= start <= kept.next:
             return await log_source.read(source, start, limit)
         data = kept.data[start - kept.start :][:limit]
-        return LogChunk(start, data, start + len(data), kept.ended, kept.archived)
+        end = start + len(data)
+        return LogChunk(start, data, end, kept.ended and end == kept.next, kept.archived)
 
     async def _run(self) -> None:
         while True:

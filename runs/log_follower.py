@@ -8,7 +8,7 @@ restarts, and says where it stands then. It reads through a `Read`, which may be
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from astraconsole.errors import AstraError, ValidationError
 from machines import protocol
@@ -19,7 +19,9 @@ from runs.log_text import LINE_MAX, Line, LineDecoder, Place
 from runs.units import format_memory
 
 SHOWN_LINES = 5000  # of a page
-SHOWN_BYTES = 4 * 1024**2  # read for a page, and by one look of a follower, at most
+SHOWN_BYTES = 4 * 1024**2  # read for a page, at most
+STEP_BYTES = 1024**2  # read by one step of a follower, at most
+STEPS_MAX = 25  # of a follower within one look: 125,000 lines. Then it hurries
 CONTEXT_BYTES = 64 * 1024  # shown before a linked line
 
 
@@ -71,6 +73,7 @@ class Batch:
     position: Position | None
     status: Status
     message: str = ""
+    more: bool = False  # and can be read at once
 
 
 # ---- what a page shows first ----
@@ -178,8 +181,19 @@ def _end_mark(followed: Followed) -> Mark:
 # ---- what has come since ----
 
 
-async def advance(followed: Followed, position: Position | None, read: Read) -> Batch:
-    """Everything from `position` (None: from the first attempt's start) to the end of what there is.
+class Step(NamedTuple):
+    """Within one attempt. `more`: there is more to read now; `ended`: nothing more will come."""
+
+    items: list[Item]
+    place: Place
+    more: bool
+    ended: bool
+
+
+async def advance(followed: Followed, position: Position | None, read: Read, hurry: bool = False) -> Batch:
+    """What follows `position` (None: the first attempt's start): at most 5,000 lines and a little; `more` tells that
+    there is more now. `hurry`: go on near the end and say what was left out, for a program that prints faster than
+    anybody reads.
 
     A machine that does not answer makes the batch `reconnecting`, at the position reached; it raises nothing but
     NotFound for a position of an attempt that never was.
@@ -191,45 +205,58 @@ async def advance(followed: Followed, position: Position | None, read: Read) -> 
     items: list[Item] = []
     while True:
         source, following = followed.source(position.attempt), followed.after(position.attempt)
-        log_ended = True
         try:
-            step, place, log_ended = await _advance_one(source, position.place, read)
+            step = await _advance_one(source, position.place, read, SHOWN_LINES - len(items), hurry)
         except AstraError as error:
             if following is None:
                 return _unread(followed, position, error, items)
-            step, place = [Item(source.number, Mark(error.message))], position.place  # superseded: go on without it
-        items += step
-        position = Position(source.number, place)
-        if following is None or not (log_ended or source.over):
-            return _closed(followed, log_ended, Batch(items[-SHOWN_LINES:], position, "live"))
+            step = Step([Item(source.number, Mark(error.message))], position.place, False, True)  # go on without it
+        items += step.items
+        position = Position(source.number, step.place)
+        if step.more:
+            return Batch(items, position, "live", more=True)
+        if following is None or not (step.ended or source.over):
+            return _closed(followed, step.ended, Batch(items, position, "live"))
         items.append(_began(following))
         position = Position(following.number)
 
 
-async def _advance_one(source: Source, place: Place, read: Read) -> tuple[list[Item], Place, bool]:
-    """Within one attempt: (items, where it stands, whether nothing more will come)."""
-    decoder = await _resumed(source, place, read)
-    items: list[Item] = []
+async def _advance_one(source: Source, place: Place, read: Read, lines: int, hurry: bool) -> Step:
+    decoder, items = await _resumed(source, place, read), list[Item]()
+    if hurry:
+        decoder = await _hurried(source, decoder, read, items)
     bytes_read = 0
     while True:
         chunk = await read(source, decoder.place.next, LOG_CHUNK_BYTES)
         if chunk.start > decoder.place.next:
             items.append(Item(source.number, Mark(f"{format_memory(chunk.start - decoder.place.next)} not kept")))
             decoder = LineDecoder(chunk.start, number=0)
-        items += [Item(source.number, line) for line in decoder.feed(chunk.data)]
-        bytes_read += len(chunk.data)
-        if len(chunk.data) < LOG_CHUNK_BYTES or bytes_read >= 2 * SHOWN_BYTES:
+        data = _first_lines(chunk.data, max(lines - len(items), 1))
+        items += [Item(source.number, line) for line in decoder.feed(data)]
+        bytes_read += len(data)
+        more = len(data) < len(chunk.data)
+        if more or len(chunk.data) < LOG_CHUNK_BYTES:
             break
-        if bytes_read == SHOWN_BYTES:
-            decoder = await _skipped(source, decoder, read, items)
+        if bytes_read >= STEP_BYTES:
+            more = True
+            break
     partial = decoder.partial()
-    if partial is not None and decoder.place != place:
+    if partial is not None and not more and decoder.place != place:
         items.append(Item(source.number, partial))
-    return items, decoder.place, chunk.ended
+    return Step(items, decoder.place, more, chunk.ended and not more)
 
 
-async def _skipped(source: Source, decoder: LineDecoder, read: Read, items: list[Item]) -> LineDecoder:
-    """A program that prints faster than anybody reads: go on near its end, and say what was left out."""
+def _first_lines(data: bytes, lines: int) -> bytes:
+    """At most so many; all of it, with its unfinished line, where it holds no more."""
+    if data.count(b"\n") <= lines:
+        return data
+    end = -1
+    for _ in range(lines):
+        end = data.find(b"\n", end + 1)
+    return data[: end + 1]
+
+
+async def _hurried(source: Source, decoder: LineDecoder, read: Read, items: list[Item]) -> LineDecoder:
     chunk = await read(source, -LOG_CHUNK_BYTES // 2, 1)
     skipped = chunk.start - decoder.place.next
     if skipped <= 0:

@@ -42,11 +42,12 @@ EVERYTHING = Filter()
 
 @dataclass(frozen=True)
 class Frame:
-    """One batch, ready to send: `text` is JSON `{worker, html, position, status, message}`."""
+    """One batch, ready to send: `text` is JSON `{worker, html, position, status, message, more}`."""
 
     text: str
     position: Position | None
     status: Status
+    more: bool
 
 
 def frame_of(batch: Batch, worker: str, owner: Owner = ALONE) -> Frame:
@@ -56,8 +57,9 @@ def frame_of(batch: Batch, worker: str, owner: Owner = ALONE) -> Frame:
         "position": str(batch.position or ""),
         "status": batch.status,
         "message": batch.message,
+        "more": batch.more,
     }
-    return Frame(json.dumps(content), batch.position, batch.status)
+    return Frame(json.dumps(content), batch.position, batch.status, batch.more)
 
 
 def html_of(items: Sequence[Item], shown: Filter = EVERYTHING, owner: Owner = ALONE, linked: int | None = None) -> str:

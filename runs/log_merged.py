@@ -20,9 +20,11 @@ async def last_lines_of_all(followed: Sequence[Followed], timeout: float) -> lis
     return await asyncio.gather(*(last_lines(each, None, timeout, lines) for each in followed))
 
 
-async def advance_all(followed: Sequence[Followed], positions: Mapping[str, Position | None]) -> list[Batch]:
+async def advance_all(
+    followed: Sequence[Followed], positions: Mapping[str, Position | None], hurry: bool
+) -> list[Batch]:
     """What has come since, of each."""
-    return await asyncio.gather(*(advance(each, positions[each.name], log_source.read) for each in followed))
+    return await asyncio.gather(*(advance(each, positions[each.name], log_source.read, hurry) for each in followed))
 
 
 def parse_positions(text: str) -> dict[str, Position | None]:

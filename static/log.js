@@ -3,6 +3,7 @@
 
 const LINES_MAX = 5000;
 const LINES_MAX_AWAY = 10000; // while the reader has scrolled away: what they read is not taken from them
+const STEPS_MAX = 25; // answers with more to come, before the rest is left out
 const OPEN = 1; // of a websocket
 const NEAR_END = 48; // pixels
 
@@ -172,15 +173,17 @@ class Log {
     }, seconds * 1000);
   }
 
-  async askOnce() {
+  async askOnce(times = 1) {
     const from = this.from;
     try {
-      const answer = await fetch(`${this.panel.dataset.lines}?from=${from}`, { headers: { accept: "application/json" } });
+      const hurry = times > STEPS_MAX ? "&hurry=1" : "";
+      const answer = await fetch(`${this.panel.dataset.lines}?from=${from}${hurry}`, { headers: { accept: "application/json" } });
       if (answer.status === 404 || answer.redirected) { this.follow.checked = false; this.stop("not available any more"); return; }
       if (!answer.ok) throw new Error(answer.status);
       const frames = await answer.json();
       if (this.follow.checked && this.from === from) this.take(frames, `live, every ${this.seconds} s`); // else the websocket was faster
       this.polled = true;
+      if (frames.some((frame) => frame.more) && this.follow.checked && this.asking === null) await this.askOnce(times + 1);
     } catch {
       this.polled = false;
       this.lost("");

@@ -18,7 +18,7 @@ from astraconsole.tenancy.sessions import user_of
 from runs import queries
 from runs.consumers.pages import GONE
 from runs.log_feed import Feed, watching
-from runs.log_follower import Position
+from runs.log_follower import STEPS_MAX, Position
 from runs.log_merged import TOGETHER_MAX, parse_positions
 from runs.names import rank_label
 
@@ -102,14 +102,21 @@ class FollowConsumer(AsyncWebsocketConsumer):
                 for task in done:
                     watch = waiting.pop(task)
                     watch.seen = task.result()
-                    frame = await watch.feed.frame(watch.position, watch.rank)
-                    await self.send(frame.text)
-                    watch.position = frame.position
-                    if frame.status != "ended":
+                    if not await self._send_look(watch):
                         waiting[asyncio.create_task(watch.feed.wait(watch.seen))] = watch
         finally:
             for task in waiting:
                 task.cancel()
+
+    async def _send_look(self, watch: Watch) -> bool:
+        """All that has come by this look. Whether that was the last of it."""
+        for step in range(STEPS_MAX + 1):
+            frame = await watch.feed.frame(watch.position, watch.rank, hurry=step == STEPS_MAX)
+            await self.send(frame.text)
+            watch.position = frame.position
+            if not frame.more:
+                break
+        return frame.status == "ended"
 
     def _access(self) -> Access:
         """Raises Unauthenticated, NotFound."""

@@ -21,11 +21,12 @@ from runs.views.log_panel import Shown, first_lines, shown_together, whole_numbe
 
 @require_GET
 def log_lines(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
-    """What has come since `from`, as the websocket would send it: for pages that none reaches."""
+    """What has come since `from`, as the websocket would send it: for pages that none reaches. They ask again at once
+    where there is `more`; with `hurry`, what is more than they can show is left out."""
     worker = queries.get_worker(get_access(request.user, org, ws), cluster, name)
     text = request.GET.get("from", "")
     position = Position.parse(text) if text else None
-    batch = async_to_sync(advance)(log_source.look(worker.pk), position, log_source.read)
+    batch = async_to_sync(advance)(log_source.look(worker.pk), position, log_source.read, "hurry" in request.GET)
     return _frames([frame_of(batch, worker.name)])
 
 
@@ -36,7 +37,7 @@ def run_log_lines(request: HttpRequest, org: str, ws: str, cluster: str, name: s
     positions = parse_positions(request.GET.get("from", ""))
     ids = queries.worker_ids(run, list(positions))
     followed = log_source.look_at([ids[worker] for worker in positions])
-    batches = async_to_sync(advance_all)(followed, positions)
+    batches = async_to_sync(advance_all)(followed, positions, "hurry" in request.GET)
     pairs = zip(followed, batches, strict=True)
     return _frames([frame_of(batch, each.name, Owner(rank=rank_label(run.name, each.name))) for each, batch in pairs])
 
