@@ -14,6 +14,7 @@ from astraconsole.tenancy.models import User
 from astraconsole.tenancy.services import authenticate_token
 from machines.api import router as machines
 from machines.api_credentials import router as credentials
+from machines.api_volumes import router as volumes
 from runs.api import router as runs
 from runs.api_metrics import router as metrics
 from runs.api_saved import router as saved
@@ -66,3 +67,4 @@ api.add_router("", saved)
 api.add_router("", machines)
 api.add_router("", metrics)
 api.add_router("", credentials)
+api.add_router("", volumes)

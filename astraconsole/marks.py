@@ -34,6 +34,7 @@ STATES: dict[str, Mark] = {
     # what machines hold
     "Synced": Mark("run", "check"),
     "Waiting": Mark("wait", "ring"),
+    "Filling": Mark("busy", "arc"),
 }
 UNKNOWN = Mark("off", "ring")
 

@@ -35,7 +35,7 @@ def save_credential(
     if (present.provider, present.reference) != (provider, reference):
         present.uid, present.provider, present.reference, present.changed_at = uuid.uuid4(), provider, reference, now
         present.save(update_fields=["uid", "provider", "reference", "changed_at"])
-    dispatch.credentials_changed(access.workspace.pk)  # unchanged, too: saving it again has machines look again
+    dispatch.data_changed(access.workspace.pk)  # unchanged, too: saving it again has machines look again
     return present, False
 
 
@@ -55,7 +55,7 @@ def _create(access: Access, name: str, provider: str, reference: str, now: datet
             )
     except IntegrityError:
         raise Conflict(f"somebody else has just created the credential {name}") from None
-    dispatch.credentials_changed(access.workspace.pk)
+    dispatch.data_changed(access.workspace.pk)
     return made
 
 
@@ -64,7 +64,7 @@ def remove_credential(access: Access, credential: Credential) -> None:
     """Raises Forbidden. Whether a run uses it is `runs.services.credentials`' to know."""
     access.require(Action.MANAGE)
     credential.delete()
-    dispatch.credentials_changed(access.workspace.pk)
+    dispatch.data_changed(access.workspace.pk)
 
 
 def _checked(name: object, provider: object, reference: object) -> tuple[str, str, str]:

@@ -28,7 +28,7 @@ TAKEN_SECONDS = 2  # within which some daphne must say that it has the machine's
 # ---- assignments -----------------------------------------------------------------------------------------------------
 
 
-NO_CREDENTIALS = msgspec.Raw(msgspec.msgpack.encode([]))
+NO_CREDENTIALS = NO_VOLUMES = msgspec.Raw(msgspec.msgpack.encode([]))
 
 
 class _EncodedAssignments(msgspec.Struct, tag="assignments"):
@@ -40,6 +40,7 @@ class _EncodedAssignments(msgspec.Struct, tag="assignments"):
     waiting: list[str] = []
     archive: list[str] = []
     credentials: msgspec.Raw = NO_CREDENTIALS
+    volumes: msgspec.Raw = NO_VOLUMES
 
 
 class AssignmentSet(NamedTuple):
@@ -132,8 +133,8 @@ def archived(attempt_uids: Iterable[UUID]) -> None:
 
 
 def sets(machine_ids: Iterable[int]) -> dict[int, AssignmentSet]:
-    """The newest set of each machine, encoded: revisions and orders are of one snapshot. Credentials are read after
-    them, and so are at least as new as the revision says."""
+    """The newest set of each machine, encoded: revisions and orders are of one snapshot. Credentials and volumes are
+    read after them, and so are at least as new as the revision says."""
     with prepared() as cursor:
         cursor.execute(
             """SELECT m.id, m.uid, m.connection <> '', m.cluster_id, m.revision, a.attempt, a."order", a.waits,
@@ -143,14 +144,17 @@ def sets(machine_ids: Iterable[int]) -> dict[int, AssignmentSet]:
             [list(machine_ids)],
         )
         rows = cursor.fetchall()
-    credentials = _credentials({row[3] for row in rows})
+    cluster_ids = {row[3] for row in rows}
+    credentials, volumes = _credentials(cluster_ids), _volumes(cluster_ids)
     heads: dict[int, tuple[UUID, bool]] = {}
     contents: dict[int, _EncodedAssignments] = {}
     for machine_id, machine_uid, connected, cluster_id, revision, attempt, order, waits, archives in rows:
         heads[machine_id] = (machine_uid, connected)
         if machine_id not in contents:
             known = credentials.get(cluster_id, NO_CREDENTIALS)
-            contents[machine_id] = _EncodedAssignments(revision, credentials=known)
+            contents[machine_id] = _EncodedAssignments(
+                revision, credentials=known, volumes=volumes.get(cluster_id, NO_VOLUMES)
+            )
         content = contents[machine_id]
         if order is not None:
             content.orders.append(msgspec.Raw(order))
@@ -176,8 +180,24 @@ def _credentials(cluster_ids: Iterable[int]) -> dict[int, msgspec.Raw]:
     return {cluster_id: msgspec.Raw(msgspec.msgpack.encode(items)) for cluster_id, items in sources.items()}
 
 
-def credentials_changed(workspace_id: int) -> None:
-    """Tell the machines of the clusters that a workspace uses which credentials it has now."""
+def _volumes(cluster_ids: Iterable[int]) -> dict[int, msgspec.Raw]:
+    """The drives and models of the workspaces that use each cluster, encoded."""
+    found = fetch(
+        """SELECT n.cluster_id, v.uid, v.workspace_id, v.kind, v.name, v.form, v.source, v.read_only, v.credential,
+            v.checksum, v.endpoint
+        FROM machines_volume v JOIN machines_namespace n ON n.workspace_id = v.workspace_id
+        WHERE n.cluster_id = ANY(%s) ORDER BY v.id""",
+        [list(cluster_ids)],
+    )
+    sources: dict[int, list[protocol.VolumeSource]] = defaultdict(list)
+    for cluster_id, uid, workspace_id, kind, *columns in found:
+        source = protocol.VolumeSource(uid.hex, workspace_id, protocol.DataKind(kind), *columns)
+        sources[cluster_id].append(source)
+    return {cluster_id: msgspec.Raw(msgspec.msgpack.encode(items)) for cluster_id, items in sources.items()}
+
+
+def data_changed(workspace_id: int) -> None:
+    """Tell the machines of the clusters that a workspace uses which credentials, drives and models it has now."""
     machines = fetch(
         """SELECT m.id FROM machines_machine m JOIN machines_namespace n ON n.cluster_id = m.cluster_id
         WHERE n.workspace_id = %s AND m.state <> 'Removed'""",

@@ -166,6 +166,38 @@ class Credential(models.Model):
         return self.name
 
 
+class VolumeForm(models.TextChoices):
+    """What a drive or a model is."""
+
+    FOLDER = "folder", "Folder of the machine"
+    NFS = "nfs", "Folder of a file server (NFS)"
+    COPY = "copy", "Copy of a remote source"
+
+
+class Volume(models.Model):
+    """A drive or a model: data that machines mount into containers. It never changes: another one has another uid."""
+
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="volumes")
+    uid = models.UUIDField(default=uuid.uuid4, unique=True)
+    kind = models.CharField(max_length=10)  # machines.protocol.DataKind: drive | model
+    name = models.CharField(max_length=63)
+    form = models.CharField(max_length=10, choices=VolumeForm.choices)
+    source = models.CharField(max_length=1000)
+    read_only = models.BooleanField(default=False)
+    version = models.CharField(max_length=63, blank=True)  # of a model: a person's own word
+    credential = models.CharField(max_length=63, blank=True)  # its name: for reading the source
+    checksum = models.CharField(max_length=80, blank=True)  # sha256:…
+    endpoint = models.CharField(max_length=300, blank=True)  # of an S3 that is not Amazon's
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["workspace", "kind", "name"], name="volume_name_unique")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
 class DataOnMachine(models.Model):
     """How far a machine is with a credential, a drive or a model: as it said last. Written whole, per machine, by
     `machines.data_states`; the row may outlive what it is about, so it is read from there."""

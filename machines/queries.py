@@ -8,7 +8,17 @@ from django.db.models import Prefetch, QuerySet
 from astraconsole.errors import NotFound
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
-from machines.models import Cluster, Credential, DataOnMachine, Gpu, Machine, MachineEvent, MachineState, Namespace
+from machines.models import (
+    Cluster,
+    Credential,
+    DataOnMachine,
+    Gpu,
+    Machine,
+    MachineEvent,
+    MachineState,
+    Namespace,
+    Volume,
+)
 
 HISTORY_SHOWN = 200
 
@@ -83,6 +93,19 @@ def get_credential(access: Access, name: str) -> Credential:
     found = access.workspace.credentials.select_related("created_by").filter(name=name).first()
     if found is None:
         raise NotFound(f"the workspace has no credential {name}")
+    return found
+
+
+def volumes_of(access: Access, kind: str) -> list[Volume]:
+    """The workspace's drives or models, by name."""
+    return list(access.workspace.volumes.filter(kind=kind).select_related("created_by").order_by("name"))
+
+
+def get_volume(access: Access, kind: str, name: str) -> Volume:
+    """Raises NotFound."""
+    found = access.workspace.volumes.select_related("created_by").filter(kind=kind, name=name).first()
+    if found is None:
+        raise NotFound(f"the workspace has no {kind} {name}")
     return found
 
 

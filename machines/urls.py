@@ -2,7 +2,8 @@
 
 from django.urls import URLPattern, path
 
-from machines import views, views_credentials
+from machines import views, views_credentials, views_volumes
+from machines.protocol import DataKind
 from machines.views_agent import join
 
 urlpatterns: list[URLPattern] = [
@@ -20,5 +21,21 @@ urlpatterns: list[URLPattern] = [
         "o/<slug:org>/w/<slug:ws>/credentials/<str:name>/remove",
         views_credentials.remove_credential,
         name="remove_credential",
+    ),
+    path("o/<slug:org>/w/<slug:ws>/drives", views_volumes.volumes, {"kind": DataKind.DRIVE}, name="drives"),
+    path("o/<slug:org>/w/<slug:ws>/drives/<str:name>", views_volumes.volume, {"kind": DataKind.DRIVE}, name="drive"),
+    path(
+        "o/<slug:org>/w/<slug:ws>/drives/<str:name>/remove",
+        views_volumes.remove,
+        {"kind": DataKind.DRIVE},
+        name="remove_drive",
+    ),
+    path("o/<slug:org>/w/<slug:ws>/models", views_volumes.volumes, {"kind": DataKind.MODEL}, name="models"),
+    path("o/<slug:org>/w/<slug:ws>/models/<str:name>", views_volumes.volume, {"kind": DataKind.MODEL}, name="model"),
+    path(
+        "o/<slug:org>/w/<slug:ws>/models/<str:name>/remove",
+        views_volumes.remove,
+        {"kind": DataKind.MODEL},
+        name="remove_model",
     ),
 ]

@@ -41,7 +41,7 @@ from runs.spec_fields import (
     Whole,
     WorkerCount,
 )
-from runs.spec_rules import KEPT, PACKED, Findings, broken_rules, cleaned, shape_findings, unsafe_names
+from runs.spec_rules import KEPT, MODEL_PATH, PACKED, Findings, broken_rules, cleaned, shape_findings, unsafe_names
 
 PullPolicy = Literal["IfNotPresent", "Always", "None"]
 RestartPolicy = Literal["OnFailure", "Always", "Never"]
@@ -76,7 +76,7 @@ class DataVolumeRef(Part):
 
 class ModelRef(Part):
     name: Name
-    mount_path: AbsolutePath
+    mount_path: AbsolutePath = MODEL_PATH
 
 
 class PerGpu(Part):

@@ -3,6 +3,7 @@
 These rules look at the raw JSON, not at the typed result, so that they report even when another field is malformed.
 """
 
+import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ DEPTH_MAX = 32
 DETAIL_MAX = 500  # entries; a body of a million unknown fields gets no answer larger than itself
 ARGV_MAX = 1024 * 1024  # bytes of arguments and environment together: half of what Linux takes at exec
 _KEY_SHOWN = 100
+MODEL_PATH = "/model"  # where a model is mounted unless a run says otherwise
+CODE_PATH = "/workspace"
 PACKED, KEPT = "[packed]", "[kept]"  # the two forms of a run's code
 _NOT_SHOWN = ("[key]", PACKED, KEPT)  # parts of a path that no field is called by
 
@@ -35,11 +38,7 @@ class NotYet(NamedTuple):
 
 # Known to this API, without behaviour so far. Building one of these deletes its row. What stands under the template is
 # refused in the overrides of worker groups as well.
-NOT_YET: tuple[NotYet, ...] = (
-    NotYet("spec.engine", None, "serving a model beside a run does not work yet"),
-    NotYet(f"{TEMPLATE}.datavolume_refs", None, "drives do not work yet"),
-    NotYet(f"{TEMPLATE}.model_refs", None, "models do not work yet"),
-)
+NOT_YET: tuple[NotYet, ...] = (NotYet("spec.engine", None, "serving a model beside a run does not work yet"),)
 
 
 @dataclass
@@ -174,7 +173,7 @@ def broken_rules(body: object, console: bool, findings: Findings) -> None:
         _template_size(path, template, _object(given(body, TEMPLATE)), findings)
         _probe_rules(path, template, findings)
         _secret_rules(path, template, _object(given(body, TEMPLATE)), findings)
-        _mount_paths(path, template, _object(given(body, TEMPLATE)), findings)
+        _mount_paths(path, template, _object(given(body, TEMPLATE)), given(body, "spec.code") is not None, findings)
         _restart_rules(path, template, body, findings)
     for row in NOT_YET:
         for path, value in _values_at(body, row.path):
@@ -283,19 +282,20 @@ def _secret_rules(path: str, template: dict[str, Any], base: dict[str, Any], fin
                 findings.breaks(place, f"sets {name}, which {origins[name]} sets as well")
 
 
-def _mount_paths(path: str, template: dict[str, Any], base: dict[str, Any], findings: Findings) -> None:
-    seen: set[str] = set()
+def _mount_paths(path: str, template: dict[str, Any], base: dict[str, Any], has_code: bool, findings: Findings) -> None:
+    """Each place in a container is one thing's."""
+    seen = {CODE_PATH: "the run's code is"} if has_code else {}
     for kind in MOUNTED if any(kind in template for kind in MOUNTED) else ():
         for index, item in enumerate(_list(template.get(kind, base.get(kind)))):
-            target = given(item, "mount_path")
+            target = given(item, "mount_path") or (MODEL_PATH if kind == "model_refs" else None)
             if not isinstance(target, str):
                 continue
-            where, target = f"{path}.{kind}[{index}].mount_path", target.rstrip("/")
-            if not target:
+            where, target = f"{path}.{kind}[{index}].mount_path", posixpath.normpath(f"/{target.strip('/')}")
+            if target == "/":
                 findings.breaks(where, "must not be the root folder")
             elif target in seen:
-                findings.breaks(where, "is the mount path of another as well")
-            seen.add(target)
+                findings.breaks(where, f"is where {seen[target]} mounted already")
+            seen[target] = f"{kind}[{index}] is"
 
 
 def _restart_rules(path: str, template: dict[str, Any], body: object, findings: Findings) -> None:

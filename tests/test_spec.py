@@ -214,10 +214,6 @@ def test_workers_come_from_one_field_only() -> None:
 
 NOT_YET_VALUES: dict[str, Any] = {
     "spec.engine": {"model": "llama"},
-    "spec.task_template.registry_secret_ref": {"external_secret_name": "registry-login"},
-    "spec.task_template.secret_refs": [{"external_secret_name": "hf", "env_vars": {"token": "HF_TOKEN"}}],
-    "spec.task_template.datavolume_refs": [{"name": "imagenet", "mount_path": "/data"}],
-    "spec.task_template.model_refs": [{"name": "llama", "mount_path": "/model"}],
 }
 
 
@@ -227,16 +223,6 @@ def test_a_field_without_behaviour_is_refused_with_its_rule_and_nothing_else(row
     assert isinstance(error, ValidationError)
     assert error.detail == [{"field": row.path, "rule": row.rule}]
     assert "not work yet" in row.rule
-
-
-@pytest.mark.parametrize(
-    "row", [row for row in NOT_YET if row.path.startswith("spec.task_template.")], ids=lambda r: r.path
-)
-def test_a_group_cannot_ask_for_what_the_run_cannot(row: Any) -> None:
-    overrides = {row.path.removeprefix("spec.task_template."): NOT_YET_VALUES[row.path]}
-    groups = [{"name": "a", "count": 1}, {"name": "b", "count": 1, "task_template": overrides}]
-    path = row.path.replace("spec.task_template", "spec.worker_groups[1].task_template")
-    assert refusal(body(("spec.worker_groups", groups))).detail == [{"field": path, "rule": row.rule}]
 
 
 @pytest.mark.parametrize(
@@ -396,3 +382,46 @@ def test_a_broken_archive_is_refused_in_one_sentence_about_its_field() -> None:
     text = base64.b64encode(archives.packed({"ok": "", "../up": ""})).decode()
     [entry] = refusal(body(("spec.code", text))).detail
     assert entry == {"field": "spec.code", "rule": "must stay inside its folder: '../up' holds .."}
+
+
+@pytest.mark.parametrize(
+    ("refs", "field", "rule"),
+    [
+        (
+            {"datavolume_refs": [{"name": "a", "mount_path": "/"}]},
+            "datavolume_refs[0]",
+            "must not be the root folder",
+        ),
+        (
+            {"datavolume_refs": [{"name": "a", "mount_path": "//./"}]},
+            "datavolume_refs[0]",
+            "must not be the root folder",
+        ),
+        (
+            {"datavolume_refs": [{"name": "a", "mount_path": "/d"}, {"name": "b", "mount_path": "/d/"}]},
+            "datavolume_refs[1]",
+            "is where datavolume_refs[0] is mounted already",
+        ),
+        ({"model_refs": [{"name": "a"}, {"name": "b"}]}, "model_refs[1]", "is where model_refs[0] is mounted already"),
+        (
+            {"model_refs": [{"name": "a", "mount_path": "/workspace"}]},
+            "model_refs[0]",
+            "is where the run's code is mounted already",
+        ),
+        (
+            {"datavolume_refs": [{"name": "a", "mount_path": "/a/../b"}]},
+            "datavolume_refs[0]",
+            "must be an absolute path without ..",
+        ),
+    ],
+)
+def test_each_place_in_the_container_is_one_things(refs: Any, field: str, rule: str) -> None:
+    code = base64.b64encode(archives.packed({"train.py": ""})).decode()
+    asked = body(("spec.code", code), *((f"spec.task_template.{name}", value) for name, value in refs.items()))
+    assert refusal(asked).detail == [{"field": f"spec.task_template.{field}.mount_path", "rule": rule}]
+
+
+def test_a_model_is_mounted_at_model_unless_the_run_says_otherwise() -> None:
+    parsed = parse_run(body(("spec.task_template.model_refs", [{"name": "llama"}]))).spec
+    assert parsed.task_template.model_refs[0].mount_path == "/model"
+    assert parsed.stored()["task_template"]["model_refs"] == [{"name": "llama"}]

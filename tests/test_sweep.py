@@ -49,6 +49,12 @@ PAGES: dict[str, dict[str, Action]] = {
     f"{WS}/machines/{CLUSTER}/<str:name>/drain": {"GET": MANAGE, "POST": MANAGE},
     f"{WS}/machines/{CLUSTER}/<str:name>/uncordon": {"POST": MANAGE},
     f"{WS}/machines/{CLUSTER}/<str:name>/remove": {"GET": MANAGE, "POST": MANAGE},
+    f"{WS}/drives": {"GET": READ, "POST": MANAGE},
+    f"{WS}/drives/<str:name>": {"GET": READ},
+    f"{WS}/drives/<str:name>/remove": {"GET": MANAGE, "POST": MANAGE},
+    f"{WS}/models": {"GET": READ, "POST": MANAGE},
+    f"{WS}/models/<str:name>": {"GET": READ},
+    f"{WS}/models/<str:name>/remove": {"GET": MANAGE, "POST": MANAGE},
     f"{WS}/credentials": {"GET": READ, "POST": MANAGE},
     f"{WS}/credentials/<str:name>": {"GET": READ},
     f"{WS}/credentials/<str:name>/remove": {"GET": MANAGE, "POST": MANAGE},
@@ -104,6 +110,14 @@ OPERATIONS: dict[tuple[str, str], Action] = {
     ("POST", f"{API_WS}/schedules/{{schedule}}/enable"): WRITE,
     ("POST", f"{API_WS}/schedules/{{schedule}}/disable"): WRITE,
     ("GET", f"{API_WS}/clusters"): READ,
+    ("GET", f"{API_WS}/drives"): READ,
+    ("POST", f"{API_WS}/drives"): MANAGE,
+    ("GET", f"{API_WS}/drives/{{name}}"): READ,
+    ("DELETE", f"{API_WS}/drives/{{name}}"): MANAGE,
+    ("GET", f"{API_WS}/models"): READ,
+    ("POST", f"{API_WS}/models"): MANAGE,
+    ("GET", f"{API_WS}/models/{{name}}"): READ,
+    ("DELETE", f"{API_WS}/models/{{name}}"): MANAGE,
     ("GET", f"{API_WS}/credentials"): READ,
     ("POST", f"{API_WS}/credentials"): MANAGE,
     ("GET", f"{API_WS}/credentials/{{credential}}"): READ,
@@ -134,6 +148,7 @@ NAMES = {
     "template": TEMPLATE_ID,
     "schedule": "nightly",
     "credential": "hf-token",
+    "name": "imagenet",  # of a drive, and of a model
 }
 FORM = {"content_type": "application/x-www-form-urlencoded"}
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
@@ -184,7 +199,13 @@ def names_for(address: str) -> dict[str, str]:
 
 def address_of(route: str, world: World) -> str:
     """A page's route with the names of what exists."""
-    kinds = {"/jobs/": "job", "/workers/": "task", "/credentials/": "credential"}
+    kinds = {
+        "/jobs/": "job",
+        "/workers/": "task",
+        "/credentials/": "credential",
+        "/drives/": "name",
+        "/models/": "name",
+    }
     name = next((NAMES[kind] for part, kind in kinds.items() if part in route), NAMES["machine"])
     ids = {"member_id": world.member_id, "token_id": world.token_id}
     values = {**names_for(route), "name": name, **ids}

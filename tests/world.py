@@ -10,6 +10,8 @@ from astraconsole.tenancy.queries import Access
 from astraconsole.tenancy.services import create_token
 from machines.credentials import save_credential
 from machines.models import Cluster, Machine
+from machines.protocol import DataKind
+from machines.volumes import create_volume
 from runs.models import Run, Template
 from runs.saved import read_schedule
 from runs.services.schedules import save_schedule
@@ -21,7 +23,7 @@ TEMPLATE_ID = "00000000-0000-4000-8000-000000000001"
 @dataclass
 class World:
     """acme/vision and acme/nlp share the cluster gpu-east; vision has `lab` to itself; umbra/vision is another's.
-    vision has the credential hf-token."""
+    vision has the credential hf-token, a drive and a model imagenet."""
 
     members: dict[Role, User]  # of acme/vision, weakest first
     stranger: User  # the admin of umbra/vision, which has a gpu-east of its own
@@ -58,6 +60,9 @@ def make_world() -> World:
     staff = User.objects.create_user("staff", is_staff=True, is_superuser=True)
     people = [*(access.user for access in accesses.values()), stranger, neighbour, staff]
     save_credential(accesses[Role.ADMIN], "hf-token", "file", "hf", timezone.now())
+    for kind in (DataKind.DRIVE, DataKind.MODEL):
+        given = {"name": "imagenet", "kind": "copy", "source": "s3://data/imagenet"}
+        create_volume(accesses[Role.ADMIN], kind, given, timezone.now())
     tokens = {user.username: create_token(user, "test", timezone.now()) for user in people}
     Template.objects.create(
         uid=TEMPLATE_ID, workspace=vision, name="llama-70b finetune", spec='{"machines": 2}', saved_at=builders.T0

@@ -107,6 +107,8 @@ NAVIGATION: tuple[tuple[str, tuple[Item, ...]], ...] = (
     (
         "Workspace",
         (
+            Item("Drives", "drives", "circle-stack", frozenset({"drive", "remove_drive"})),
+            Item("Models", "models", "cube", frozenset({"model", "remove_model"})),
             Item("Credentials", "credentials", "key", frozenset({"credential", "remove_credential"})),
             Item("Members", "members", "users"),
         ),

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from uuid import UUID
 
-from machines.protocol import CodeUse, ExecCheck, HttpCheck, Order, Probe, Probes, SecretUse
+from machines.protocol import CodeUse, DataKind, ExecCheck, HttpCheck, Order, Probe, Probes, SecretUse, VolumeUse
 from runs.services.rows import RunRow, WorkerRow
 from runs.spec import KeptCode, RunSpec, TaskTemplate, template_of
 from runs.spec import Probe as AskedProbe
@@ -47,12 +47,18 @@ def build_order(
         time_limit_seconds=template.time_limit_seconds,
         stop_grace_seconds=stop_grace_seconds,
         code=_code(spec),
+        volumes=_volumes(template),
         barrier=run.gang and sum(run.counts.values()) > 1,
         probes=_probes(template.probes),
         workspace=run.workspace_id,
         secrets=_secrets(template),
         registry_secret=_registry_secret(template),
     )
+
+
+def _volumes(template: TaskTemplate) -> list[VolumeUse]:
+    drives = [VolumeUse(DataKind.DRIVE, ref.name, ref.mount_path, ref.read_only) for ref in template.datavolume_refs]
+    return drives + [VolumeUse(DataKind.MODEL, ref.name, ref.mount_path, True) for ref in template.model_refs]
 
 
 def _secrets(template: TaskTemplate) -> list[SecretUse]:
