@@ -318,17 +318,19 @@ class DockerRuntime:
         await self._finish_output(attempt)
 
     async def _finish_output(self, attempt: _Attempt) -> None:
+        why = ""
         for _ in range(OUTPUT_TRIES):
             try:
                 await self._engine.patiently(lambda: self._copy_rest(attempt))
+                return
             except OutputNotWritten as error:
-                log.warning("The output of attempt %s is not copied: %s", attempt.uid, error)
+                why = str(error)
+                log.warning("The output of attempt %s is not copied: %s", attempt.uid, why)
                 await asyncio.sleep(WRITE_RETRY_SECONDS)
             except aiodocker.DockerError as error:
                 log.info("The engine has no output of attempt %s: %s", attempt.uid, error)
-                break
-            else:
-                break
+                return
+        OutputCopy(attempt.folder.output).mark_lost(why)
 
     async def _follow_output(self, attempt: _Attempt, end: asyncio.Task[None]) -> None:
         """Until the engine ends it, or a little after the container's end. Where followers are not to be relied on:

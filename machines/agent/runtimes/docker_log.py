@@ -6,6 +6,7 @@ time stamp of the newest entry copied. Docker before version 23 also repeats ent
 the moment at which it drops some: the same search for the newest copied entry mends both.
 """
 
+import contextlib
 import os
 import struct
 from collections.abc import Sequence
@@ -102,6 +103,7 @@ class Resume:
         self._sought = cursor  # the newest copied entry, while searching for it
         self._searching: bool | None = None  # unknown before the first entry
         self._matches = 0
+        self._mark = b""  # to be put before the next bytes
         self._latest: dict[int, bytes] = {}  # stream → time stamp; never goes back within one
         self.cursor = Cursor()
 
@@ -131,9 +133,11 @@ class Resume:
         if self._searching and not self._is_beyond(entry):
             return b""
         self._searching = False
+        mark, self._mark = self._mark, b""
+        self.cursor.offset += len(mark)
         known = min(max(self._have - self.cursor.offset, 0), len(entry.data))
         self.cursor.advance((entry,))
-        return entry.data[known:]
+        return mark + entry.data[known:]
 
     def _begin(self, entry: Entry) -> None:
         self._searching = False
@@ -158,9 +162,13 @@ class Resume:
         return False
 
     def _lose(self) -> None:
-        """The engine has dropped the newest copied entry and perhaps more: all that comes is new."""
+        """The engine has dropped the newest copied entry and perhaps more: all that comes is new, after a mark."""
+        self._mark = GAP_MARK
         self.cursor.offset = max(self.cursor.offset, self._have)
         self._matches = self._sought.repeats
+
+
+GAP_MARK = b"\n[some output before this may be missing: it was not copied before the engine dropped it]\n"
 
 
 class OutputNotWritten(Exception):
@@ -194,11 +202,23 @@ class OutputCopy:
             with open(descriptor, "wb", buffering=0) as file:
                 file.write(cursor.encode().ljust(CURSOR_BYTES))
         except OSError as error:
-            raise OutputNotWritten(str(error)) from error
+            raise OutputNotWritten(error.strerror or str(error)) from error
 
     def add_line(self, text: str) -> None:
         """A line that is not the container's own."""
         self._write(f"{text}\n".encode())
+
+    def mark_lost(self, why: str) -> None:
+        """Say that what followed could not be written. On a full disk in place of the last bytes: that needs no
+        room."""
+        mark = f"\n[output after this is lost: {why}]\n".encode()
+        try:
+            self._write(mark)
+        except OSError:
+            with contextlib.suppress(OSError), open(self._output, "r+b") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - len(mark)))
+                file.write(mark[-size:] if size else b"")
 
     def _write(self, data: bytes) -> None:
         with open(self._output, "ab") as file:

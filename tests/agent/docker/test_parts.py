@@ -1,6 +1,9 @@
 """The pure parts of the docker runtime."""
 
+import contextlib
 import struct
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,16 @@ from hypothesis import strategies as st
 
 from machines.agent.runtimes.base import NOTHING_PREPARED, Mount, Prepared
 from machines.agent.runtimes.docker import DockerRuntime
-from machines.agent.runtimes.docker_log import PIECE_BYTES, Cursor, Entry, FrameDecoder, OutputCopy, Resume
+from machines.agent.runtimes.docker_log import (
+    GAP_MARK,
+    PIECE_BYTES,
+    Cursor,
+    Entry,
+    FrameDecoder,
+    OutputCopy,
+    OutputNotWritten,
+    Resume,
+)
 from machines.agent.runtimes.docker_memory import kills_in, memory_group
 from machines.agent.runtimes.docker_request import (
     LOG_FILES,
@@ -295,7 +307,7 @@ def test_what_the_engine_repeats_is_copied_once(entries: list[Entry], data: st.D
 
 
 @given(logs(), st.data())
-def test_what_the_engine_dropped_before_it_was_copied_is_missing_and_nothing_else(
+def test_what_the_engine_dropped_before_it_was_copied_is_marked_and_nothing_else_is_missing(
     entries: list[Entry], data: st.DataObject
 ) -> None:
     seen = data.draw(st.integers(1, len(entries)))
@@ -304,7 +316,45 @@ def test_what_the_engine_dropped_before_it_was_copied_is_missing_and_nothing_els
     copy.read(entries[:seen])
     rest = [entry for entry in entries[dropped:] if entry.time > entries[seen - 1].time]
     copy.read(rest)
-    assert copy.data == joined(entries[:seen]) + joined(rest)
+    lost = [entry for entry in entries[seen:dropped] if entry.time > entries[seen - 1].time]
+    marked = GAP_MARK in copy.data
+    assert copy.data == joined(entries[:seen]) + GAP_MARK * marked + joined(rest)
+    assert marked or not (lost and rest)
+    copy.read(rest)
+    assert copy.data.count(GAP_MARK) == marked
+
+
+def test_where_the_output_could_not_be_written_the_log_says_so(tmp_path: Path) -> None:
+    copy = OutputCopy(tmp_path / "output.log")
+    copy.add_line("step 1")
+    copy.mark_lost("No space left on device")
+    text = (tmp_path / "output.log").read_text()
+    assert text == "step 1\n\n[output after this is lost: No space left on device]\n"
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of four pages, filled up by the file `output.log`."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", str(tmp_path)]
+    subprocess.run(mount, check=True)
+    try:
+        with contextlib.suppress(OSError), open(tmp_path / "output.log", "wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 512)
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+@pytest.mark.engine  # needs root, as that
+def test_on_a_full_disk_the_log_says_what_is_lost_in_place_of_its_last_bytes(full_disk: Path) -> None:
+    copy, size = OutputCopy(full_disk / "output.log"), (full_disk / "output.log").stat().st_size
+    with pytest.raises(OutputNotWritten, match=r"^No space left on device$"):
+        copy.append(b"more\n" * 100, Cursor())
+    copy.mark_lost("No space left on device")
+    text = (full_disk / "output.log").read_text()
+    assert len(text) == size
+    assert text.endswith("xx\n[output after this is lost: No space left on device]\n")
 
 
 def test_the_copy_on_the_disk_goes_on_where_it_was(tmp_path: Path) -> None:
