@@ -64,7 +64,7 @@ def every_command(group: click.Group, name: str) -> Iterator[str]:
         assert command is not None
         if isinstance(command, click.Group):
             yield from every_command(command, f"{name} {verb}")
-        else:
+        if not isinstance(command, click.Group) or command.invoke_without_command:
             yield f"{name} {verb}"
 
 

@@ -35,6 +35,9 @@ ASTRAEUS = {
     "stop": Verb("stop", "Stop runs; their records and logs stay."),
     "delete": Verb("delete", "Stop runs and remove them, their workers and their logs."),
     "templates": Verb("templates", "The workspace's templates: start one with `run --template NAME`."),
+    "schedules": Verb(
+        "schedules", "The workspace's schedules: when each starts its next run, and what became of the last."
+    ),
     "machines": Verb("machines", "The cluster's machines."),
     "gpus": Verb("gpus", "Every GPU that the workspace can see: how busy, how well, held by which run."),
 }

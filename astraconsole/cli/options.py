@@ -31,16 +31,20 @@ DURATION = Quantity("duration", lambda text: parse_duration(text, plain="minutes
 CORES = Quantity("cores", parse_cores)
 
 
-class Name(click.ParamType[str]):
-    """A run's or worker's name, which the shell completes with the runs that the console has."""
+class SavedName(click.ParamType[str]):
+    """A name that becomes a part of an address."""
 
     name = "name"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         text = str(value)
         if not text or "/" in text or text in (".", ".."):
-            self.fail(f"{text!r} is no name of a run or worker", param, ctx)
+            self.fail(f"{text!r} is no name", param, ctx)
         return text
+
+
+class Name(SavedName):
+    """A run's or worker's name, which the shell completes with the runs that the console has."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         try:
@@ -51,6 +55,7 @@ class Name(click.ParamType[str]):
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
+SAVED_NAME = SavedName()
 NAME = Name()
 run = click.argument("run", type=NAME)
 runs = click.argument("runs", nargs=-1, required=True, type=NAME)

@@ -2,7 +2,9 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -37,6 +39,16 @@ class _Loader(yaml.SafeLoader):
 _Loader.yaml_implicit_resolvers = {}
 for _name, (_pattern, _beginnings) in _SCALARS.items():
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_name}", re.compile(rf"{_pattern}\Z"), _beginnings)
+
+
+def read_run_file(file: Path) -> tuple[str, bytes]:
+    """Its name for messages, and what is in it; `-` is standard input. Raises NotConfigured."""
+    if str(file) == "-":
+        return "standard input", sys.stdin.buffer.read()
+    try:
+        return str(file), file.read_bytes()
+    except OSError as error:
+        raise NotConfigured(f"cannot read {file}: {error.strerror}") from error
 
 
 def parse_run_file(name: str, content: bytes) -> Any:

@@ -189,9 +189,9 @@ def test_arguments_that_are_no_text_reach_the_console_or_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["astraeus", "status", ""], "no name of a run"),
-        (["astraeus", "status", "a/b"], "no name of a run"),
-        (["astraeus", "delete", ".."], "no name of a run"),
+        (["astraeus", "status", ""], "is no name"),
+        (["astraeus", "status", "a/b"], "is no name"),
+        (["astraeus", "delete", ".."], "is no name"),
         (["astraeus", "delete"], "Missing argument"),
         (["astraeus", "nothing"], "No such command"),
         (["astraeus", "runs", "--nothing"], "No such option"),

@@ -10,11 +10,11 @@ import click
 from click.core import ParameterSource
 
 from astraconsole.cli import options
-from astraconsole.cli.client import Client, connect
+from astraconsole.cli.client import connect
 from astraconsole.cli.options import CORES, DURATION, MEMORY
 from astraconsole.cli.output import Progress, as_json, harmless
 from astraconsole.cli.packing import pack
-from astraconsole.cli.problems import Problem
+from astraconsole.cli.saved import find_template
 from astraconsole.cli.submitting import submit
 
 MODEL_PATH = "/model"
@@ -64,7 +64,7 @@ def command(
         spec = _spec(argv, **chosen)
     else:
         client = connect()
-        spec = _template(client, template)
+        spec = find_template(client, template)["spec"]
         _say_ignored(context, template)
         argv = (str(spec.get("task_template", {}).get("command") or ""),)
     body = {"metadata": {"name": name or default_name(argv)}, "spec": spec}
@@ -88,15 +88,6 @@ def _refuse_contradictions(
     for option in ("model_path", "with_engine"):
         if model is None and context.get_parameter_source(option) == ParameterSource.COMMANDLINE:
             raise click.UsageError(f"--{option.replace('_', '-')} needs --model")
-
-
-def _template(client: Client, name: str) -> dict[str, Any]:
-    """A template's specification. Raises Problem."""
-    found = [item for item in client.every("templates") if item["name"] == name]
-    if not found:
-        raise Problem(f"the workspace has no template {name!r}: see `astra astraeus templates`")
-    spec: dict[str, Any] = found[0]["spec"]
-    return spec
 
 
 def _say_ignored(context: click.Context, template: str) -> None:

@@ -1,6 +1,5 @@
 """`astra astraeus submit`."""
 
-import sys
 from pathlib import Path
 
 import click
@@ -8,8 +7,7 @@ import click
 from astraconsole.cli import options
 from astraconsole.cli.client import connect
 from astraconsole.cli.output import as_json
-from astraconsole.cli.problems import NotConfigured
-from astraconsole.cli.run_files import parse_run_file
+from astraconsole.cli.run_files import parse_run_file, read_run_file
 from astraconsole.cli.submitting import submit
 
 
@@ -20,15 +18,5 @@ from astraconsole.cli.submitting import submit
 @as_json
 def command(file: Path, wait: bool, dry_run: bool, as_json: bool) -> int:
     """Submit a run from a JSON or YAML file, or from standard input with `-`."""
-    body = parse_run_file(*_content(file))
+    body = parse_run_file(*read_run_file(file))
     return submit(connect(), body, dry_run=dry_run, wait=wait, as_json=as_json)
-
-
-def _content(file: Path) -> tuple[str, bytes]:
-    """Its name for messages, and what is in it."""
-    if str(file) == "-":
-        return "standard input", sys.stdin.buffer.read()
-    try:
-        return str(file), file.read_bytes()
-    except OSError as error:
-        raise NotConfigured(f"cannot read {file}: {error.strerror}") from error
