@@ -50,6 +50,7 @@ class Follower:
     ended: bool = False
     gone: bool = False  # deleted meanwhile
     _unread: int = field(default=0, repr=False)
+    _archived_told: bool = field(default=False, repr=False)
 
     def step(self) -> Step:
         """Read on. Raises Unreachable, and Refused for what does not pass by itself."""
@@ -81,7 +82,8 @@ class Follower:
         self.attempt, self.next = piece["attempt"], piece["next"]
         self.state, self.reason = piece["status"]["state"], piece["status"]["reason"]
         notes = []
-        if piece["archived"]:
+        if piece["archived"] and not self._archived_told:
+            self._archived_told = True
             notes.append("from a container that no longer exists: its last lines")
         if gap := piece["gap"]:
             notes.append(f"{format_memory(gap['end'] - gap['start'])} not kept")

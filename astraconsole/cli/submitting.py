@@ -40,7 +40,8 @@ def _asks(worker: Any) -> tuple[str, str, str]:
     gpus = counted(worker["gpus"], "GPU")
     if worker["node_fraction"] is not None:
         return gpus, f"{worker['node_fraction']:.0%} of a machine", ""
-    return gpus, f"{format_cores(round(worker['cpu_cores'] * 1000))} cores", format_memory(worker["memory_bytes"])
+    cores = format_cores(round(worker["cpu_cores"] * 1000))
+    return gpus, f"{cores} core" if cores == "1" else f"{cores} cores", format_memory(worker["memory_bytes"])
 
 
 def _wait(client: Client, name: str, as_json: bool) -> int:

@@ -129,14 +129,38 @@ def test_a_console_that_does_not_answer_is_its_own_exit_code(console: StandIn) -
         Client(config.load()).get("jobs")
 
 
-def test_why_tells_what_each_machine_has_against_a_run(console: StandIn) -> None:
+def test_why_tells_what_each_machine_has_against_a_run_and_what_would_help(console: StandIn) -> None:
     document = run_document("wide", "Pending", "Queued behind 2 runs")
-    refusing = {"count": 2, "reason": "8 GPUs wanted, at most 4 free", "machines": ["gpu-01", "gpu-02"]}
-    document["status"]["pending"] = {"ahead": 2, "machines": [refusing]}
+    document["status"]["pending"] = {
+        "ahead": 2,
+        "starts_by": "2026-10-01T03:12:44.118202Z",
+        "machines": [{"count": 2, "reason": "8 GPUs wanted, at most 4 free", "machines": ["gpu-01", "gpu-02"]}],
+        "quota": {"gpus": {"used": 8, "limit": 16}, "runs": {"used": 1, "limit": None}},
+        "would_start": [{"change": "4 GPUs instead of 8", "outcome": "starts at once on gpu-01"}],
+    }
     console.answers["GET", "clusters/gpu-east/api/jobs/wide"] = (200, document)
-    lines = astraeus("why", "wide").output.splitlines()
-    assert lines[:2] == ["wide: Pending — Queued behind 2 runs", "2 ahead of it"]
-    assert lines[3].split() == ["2", "8", "GPUs", "wanted,", "at", "most", "4", "free", "gpu-01,", "gpu-02"]
+    assert astraeus("why", "wide").output.splitlines() == [
+        "wide: Pending — Queued behind 2 runs",
+        "2 runs ahead of it",
+        "starts by 2026-10-01 03:12 UTC, if all use their limits",
+        "quota of gpus: 8 of 16 in use",
+        "4 GPUs instead of 8: starts at once on gpu-01",
+        "MACHINES  REASON                                            WHICH",
+        "2         8 GPUs wanted, at most 4 free                     gpu-01, gpu-02",
+    ]
+
+
+def test_a_list_of_runs_is_submitted_one_after_the_other(console: StandIn, tmp_path: Path) -> None:
+    console.answers["POST", "clusters/gpu-east/api/jobs"] = (201, run_document("x", "Pending", "Run created"))
+    (tmp_path / "runs.json").write_text('[{"a": 1}, {"b": 2}]')
+    assert astraeus("submit", str(tmp_path / "runs.json")).output.count("submitted") == 2
+    assert [asked.body for asked in console.asked] == [{"a": 1}, {"b": 2}]
+
+
+def test_a_history_may_be_a_workers(console: StandIn) -> None:
+    moved = {"transition_at": "2026-10-01T01:02:11.402117Z", "state": "Running", "reason": "up", "actor": "ada"}
+    console.answers["GET", "clusters/gpu-east/api/tasks/llama-0"] = (200, {"history": [moved]})
+    assert astraeus("history", "llama-0").output == "2026-10-01T01:02:11.402117Z  Running  ada  up\n"
 
 
 def test_logs_of_a_run_are_its_first_workers(console: StandIn) -> None:
