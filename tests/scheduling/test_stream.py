@@ -12,6 +12,7 @@ from runs.scheduling.types import Hold, Placement, Plan, Snapshot, WaitingRun
 from tests.scheduling.test_properties import NOW, hold_of, snapshots
 
 STEPS = 200
+WORK_SECONDS = 60.0  # what each worker works: the limits' least, so it ends in time
 
 
 @dataclass
@@ -63,9 +64,8 @@ class Stream:
             self.waiting[run_id] = msgspec.structs.replace(self.waiting[run_id], workers=workers, placed=0)
 
     def _end(self) -> None:
-        """Each works for a minute, the limits' least: so it ends in time."""
-        ended = [item for item in self.holds if self.now - item[0].started_at >= 60]
-        self.holds = [item for item in self.holds if self.now - item[0].started_at < 60]
+        ended = [item for item in self.holds if self.now - item[0].started_at >= WORK_SECONDS]
+        self.holds = [item for item in self.holds if self.now - item[0].started_at < WORK_SECONDS]
         for hold, _ in ended:
             if hold.run_id in self.waiting:
                 run = self.waiting[hold.run_id]
@@ -81,7 +81,7 @@ def test_no_run_waits_for_ever_under_a_finite_stream(snapshot: Snapshot, pace: l
     plan = Plan()
     for number in range(STEPS):
         idle = not stream.arriving and not stream.holds
-        plan = stream.step(pace[number % len(pace)])
+        plan = stream.step(pace[number % len(pace)] if stream.arriving else WORK_SECONDS)
         if idle and not plan.placements and not plan.claims:
             break
     assert not plan.preemptions
