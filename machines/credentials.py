@@ -10,12 +10,11 @@ from astraconsole.errors import Conflict, Detail, ValidationError
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from machines import dispatch
+from machines.credential_names import NAME_RULE, is_credential_name
 from machines.models import Credential, Provider
 
 CREDENTIALS_MAX = 200  # of one workspace: each of its machines looks after all of them
 REFERENCE_LENGTH = 500
-NAME_RULE = "must be 1 to 63 letters, digits, `.`, `_` and `-`, and begin and end with a letter or digit"
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -70,7 +69,7 @@ def remove_credential(access: Access, credential: Credential) -> None:
 def _checked(name: object, provider: object, reference: object) -> tuple[str, str, str]:
     """Raises ValidationError with every broken rule."""
     broken: list[Detail] = []
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not is_credential_name(name):
         broken.append({"field": "name", "rule": NAME_RULE})
     if provider not in Provider.values:
         broken.append({"field": "provider", "rule": f"must be one of {', '.join(Provider.values)}"})

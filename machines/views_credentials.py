@@ -48,6 +48,7 @@ def _list(
     rules = {entry["field"]: entry["rule"] for entry in error.detail} if error else {}
     views = views_of(access, queries.credentials_of(access))
     context = _context(access, views=views, given=given or {}, error=error, rules=rules, providers=PROVIDERS)
+    context["api"] = request.build_absolute_uri("/api/v1")
     template = "credentials/_list.html" if is_partial(request) else "credentials/list.html"
     return render(request, template, context, status=error.status if error else 200)
 
@@ -58,7 +59,7 @@ def credential(request: HttpRequest, org: str, ws: str, name: str) -> HttpRespon
     access = get_access(request.user, org, ws)
     (view,) = views_of(access, [queries.get_credential(access, name)])
     template = "credentials/_credential.html" if is_partial(request) else "credentials/credential.html"
-    return render(request, template, _context(access, view=view, providers=PROVIDERS))
+    return render(request, template, _context(access, view=view, api=request.build_absolute_uri("/api/v1")))
 
 
 @require_http_methods(["GET", "POST"])

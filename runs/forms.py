@@ -6,13 +6,21 @@ The form knows no rule of its own about runs: it reads units, quoting and lists,
 
 import json
 import re
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from astraconsole.errors import AstraError, Detail, JobAlreadyExists, NameNotDnsSafe, PriorityNotAllowed
 from runs import units
+from runs.form_texts import (
+    parse_cores,
+    parse_credentials,
+    parse_environment,
+    spell_credentials,
+    split_arguments,
+    split_list,
+    whole_number,
+)
 from runs.spec import RunRequest, parse_run
 
 CPU_DEFAULTS = {"cpu": "1", "memory": "1Gi"}  # of a worker
@@ -20,7 +28,6 @@ GPU_DEFAULTS = {"cpu": "8", "memory": "64Gi"}  # of each GPU
 
 SHELLS = ("sh", "bash", "/bin/sh", "/bin/bash")
 
-_ENV_NAME = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)=")
 _SHELL_SIGNS = re.compile(r"\$\w|\$\{|\$\(|`|&&|\|\||(?:^|\s)(?:\||>|<|>>|;)(?:\s|$)")
 
 
@@ -105,6 +112,24 @@ MORE: tuple[Field, ...] = (
         "area",
         hint="KEY=value, one a line or separated by commas. No secrets: every member can read them",
     ),
+    Field(
+        "credentials",
+        "Credentials",
+        f"{TEMPLATE}.secret_refs",
+        6,
+        "area",
+        hint="Names, one a line or separated by commas: hf-token is HF_TOKEN, hf-token:token=HF one key of it, "
+        "gcs-key:/var/secrets/gcs its files",
+    ),
+    Field(
+        "registry",
+        "Registry credential",
+        f"{TEMPLATE}.registry_secret_ref",
+        3,
+        "code",
+        hint="To pull from a private registry",
+        placeholder="none",
+    ),
     Field("working_dir", "Working directory", f"{TEMPLATE}.working_dir", kind="code", placeholder="the image's"),
     Field("user", "User", f"{TEMPLATE}.user", kind="code", placeholder="the image's"),
     Field(
@@ -130,80 +155,11 @@ OWNERS: dict[str, str] = {item.path: item.name for item in FIELDS.values()} | {
 OWNERS_BY_CODE = {JobAlreadyExists.code: "name", NameNotDnsSafe.code: "name", PriorityNotAllowed.code: "priority"}
 
 
-def split_arguments(text: str) -> list[str]:
-    """As a shell would split them, expanding nothing. Raises ValueError with a sentence."""
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        what = "a quote is not closed" if "quotation" in str(error) else "it ends with a lone backslash"
-        raise ValueError(f"{what}: quote spaces as 'two words', and a quote itself as \\'") from None
-
-
-def parse_environment(text: str) -> dict[str, str]:
-    """`KEY=value` pairs, one a line or separated by commas. A comma that no `KEY=` follows belongs to the value; a
-    value in quotes is taken whole, commas and line ends too. Raises ValueError with a sentence."""
-    pairs: dict[str, str] = {}
-    rest = text.replace("\r\n", "\n").strip(" \t\n,")
-    while rest:
-        match = _ENV_NAME.match(rest)
-        if match is None:
-            raise ValueError(f"{_short(rest)} is not KEY=value")
-        name = match.group(1)
-        if name in pairs:
-            raise ValueError(f"{name} is there twice")
-        pairs[name], rest = _environment_value(name, rest[match.end() :])
-        rest = rest.strip(" \t\n,")
-    return pairs
-
-
-def _environment_value(name: str, rest: str) -> tuple[str, str]:
-    """The value that `rest` begins with, and what follows it."""
-    if rest[:1] in ("'", '"'):
-        end = rest.find(rest[0], 1)
-        if end < 0:
-            raise ValueError(f"the quote of {name} is not closed")
-        after = rest[end + 1 :].lstrip(" \t")
-        if after and after[0] not in ",\n":
-            raise ValueError(
-                f"after the closing quote of {name} comes {_short(after)}: separate with a comma or a new line"
-            )
-        return rest[1:end], after
-    line, newline, more = rest.partition("\n")
-    for comma in re.finditer(",", line):
-        if _ENV_NAME.match(line, comma.end()):
-            return line[: comma.start()].strip(), line[comma.end() :] + newline + more
-    return line.rstrip(" \t,"), more
-
-
-def split_list(text: str) -> list[str]:
-    return [part for part in (part.strip() for part in re.split(r"[,\n]", text)) if part]
-
-
-def whole_number(text: str) -> int:
-    try:
-        return int(text.strip()) if len(text) <= 20 and text.strip().isascii() else _not_whole(text)
-    except ValueError:
-        return _not_whole(text)
-
-
-def _not_whole(text: str) -> int:
-    raise ValueError(f"{_short(text)} is not a whole number")
-
-
-def _short(text: str) -> str:
-    line = text.strip().partition("\n")[0]
-    return repr(line if len(line) <= 40 else line[:40] + "…")
-
-
-def _cores(text: str) -> float | int:
-    milli = units.parse_cores(text)
-    return milli // 1000 if milli % 1000 == 0 else milli / 1000
-
-
 # How the text of a field becomes its value in the body; what is not listed stays text, without outer blanks.
 READERS: dict[str, Callable[[str], Any]] = {
     "args": split_arguments,
     "env": parse_environment,
+    "credentials": parse_credentials,
     "gpu_models": split_list,
     "pool": lambda text: [text],
     "gpus": whole_number,
@@ -211,7 +167,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "array": whole_number,
     "parallelism": whole_number,
     "priority": whole_number,
-    "cpu": _cores,
+    "cpu": parse_cores,
     "memory": lambda text: units.parse_memory(text, plain="bytes"),
     "time_limit": lambda text: units.parse_duration(text, plain="seconds"),
 }
@@ -259,6 +215,10 @@ class NewRun:
                 template[name] = self.values[name]
         if "time_limit" in self.values:
             template["time_limit_seconds"] = self.values["time_limit"]
+        if "credentials" in self.values:
+            template["secret_refs"] = self.values["credentials"]
+        if "registry" in self.values:
+            template["registry_secret_ref"] = {"external_secret_name": self.values["registry"]}
         template["requested_resources"] = self._resources()
         spec: dict[str, Any] = {"task_template": template, **self._workers()}
         for name in ("start", "on_failure", "priority"):
@@ -317,6 +277,8 @@ class NewRun:
         echoes = {
             name: text for name, text in (("args", self._argv()), ("env", _listed(self.values.get("env")))) if text
         }
+        if "credentials" in self.values:
+            echoes["credentials"] = spell_credentials(self.values["credentials"])
         if "time_limit" in self.values:
             echoes["time_limit"] = units.format_duration(self.values["time_limit"])
         if "memory" in self.values:

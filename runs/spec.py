@@ -17,6 +17,7 @@ from runs.spec_fields import (
     Code,
     Command,
     Cores,
+    CredentialName,
     Environment,
     EnvName,
     Flag,
@@ -57,13 +58,13 @@ class Part(BaseModel):
 
 
 class RegistrySecretRef(Part):
-    external_secret_name: Name
+    external_secret_name: CredentialName
 
 
 class SecretRef(Part):
     """A credential as environment variables (key of its value → variable) or as files under `mount_path`."""
 
-    external_secret_name: Name
+    external_secret_name: CredentialName
     env_vars: dict[Name, EnvName] = {}
     mount_path: AbsolutePath | None = None
 

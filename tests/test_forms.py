@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraconsole.errors import JobAlreadyExists, PriorityNotAllowed
-from runs.forms import FIELDS, OWNERS, NewRun, owner_of, parse_environment, split_arguments
+from runs.form_texts import parse_credentials, parse_environment, spell_credentials, split_arguments
+from runs.forms import FIELDS, OWNERS, NewRun, owner_of
 from runs.spec import parse_run
 from tests.bodies import RESNET50
 
@@ -328,3 +329,52 @@ def test_how_machines_split_the_gpus_is_echoed(gpus: str, machines: str, echo: s
 )
 def test_signs_of_a_shell_are_pointed_out_where_there_is_none(command: str, args: str, warns: bool) -> None:
     assert ("no shell" in checked(command=command, args=args).echoes()["args"]) == warns
+
+
+# ---- credentials ----
+
+
+@pytest.mark.parametrize(
+    ("text", "references", "spelled"),
+    [
+        (
+            "hf-token",
+            [{"external_secret_name": "hf-token", "env_vars": {"value": "HF_TOKEN"}}],
+            "HF_TOKEN from hf-token",
+        ),
+        (
+            "hf.token:token=HF, gcs-key:/var/secrets/gcs\n hf.token:user=HF_USER",
+            [
+                {"external_secret_name": "hf.token", "env_vars": {"token": "HF", "user": "HF_USER"}},
+                {"external_secret_name": "gcs-key", "mount_path": "/var/secrets/gcs"},
+            ],
+            "HF from key token of hf.token, HF_USER from key user of hf.token, files of gcs-key in /var/secrets/gcs",
+        ),
+        (
+            "a, a:/x",
+            [{"external_secret_name": "a", "env_vars": {"value": "A"}, "mount_path": "/x"}],
+            "A from a, files of a in /x",
+        ),
+    ],
+)
+def test_credentials_are_read_from_names(text: str, references: list[dict[str, object]], spelled: str) -> None:
+    assert parse_credentials(text) == references
+    assert spell_credentials(references) == spelled
+    assert not NewRun.read({"name": "a", "image": "busybox", "credentials": text}).errors
+
+
+@pytest.mark.parametrize("text", [":", "a:", "a:b", "a:=B", "a:b=", ":b=C", "a, a", "a:k=A, a:k=B", "a:/x, a:/y"])
+def test_what_names_no_credential_is_told(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not NAME|twice|two paths"):
+        parse_credentials(text)
+
+
+def test_credentials_and_the_registrys_stand_in_the_body() -> None:
+    form = NewRun.read({"name": "a", "image": "r.example.com/a", "credentials": "hf", "registry": " registry-login "})
+    template = form.body()["spec"]["task_template"]
+    assert template["secret_refs"] == [{"external_secret_name": "hf", "env_vars": {"value": "HF"}}]
+    assert template["registry_secret_ref"] == {"external_secret_name": "registry-login"}
+    assert form.request() is not None
+    clash = NewRun.read({"name": "a", "image": "busybox", "credentials": "hf", "env": "HF=1"})
+    assert clash.request() is None
+    assert clash.errors == {"credentials": ["sets HF, which spec.task_template.env sets as well"]}

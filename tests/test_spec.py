@@ -225,6 +225,48 @@ def test_a_field_without_behaviour_is_refused_with_its_rule_and_nothing_else(row
     assert "not work yet" in row.rule
 
 
+def secret(**variables: str) -> dict[str, Any]:
+    return {"external_secret_name": "hf", "env_vars": variables}
+
+
+@pytest.mark.parametrize(
+    ("template", "group", "detail"),
+    [
+        (
+            {"env": {"A": "1"}, "secret_refs": [secret(token="A")]},
+            {},
+            ("spec.task_template.secret_refs[0].env_vars.token", "sets A, which spec.task_template.env sets as well"),
+        ),
+        (
+            {"secret_refs": [secret(x="A"), secret(x="B", y="A")]},
+            {},
+            (
+                "spec.task_template.secret_refs[1].env_vars.y",
+                "sets A, which spec.task_template.secret_refs[0].env_vars.x sets as well",
+            ),
+        ),
+        (
+            {"secret_refs": [secret(token="A")]},
+            {"env": {"A": "1"}},
+            (
+                "spec.worker_groups[0].task_template.secret_refs[0].env_vars.token",
+                "sets A, which spec.worker_groups[0].task_template.env sets as well",
+            ),
+        ),
+    ],
+)
+def test_a_variable_has_one_origin(template: Any, group: Any, detail: tuple[str, str]) -> None:
+    changes = [(f"spec.task_template.{name}", value) for name, value in template.items()]
+    groups = [{"name": "a", "count": 1, "task_template": group}]
+    error = refusal(body(*changes, *([("spec.worker_groups", groups)] if group else [])))
+    assert [(entry["field"], entry["rule"]) for entry in error.detail] == [detail]
+
+
+def test_a_secret_may_take_the_place_of_an_injected_variable_and_appear_twice() -> None:
+    refs = [secret(rank="RANK"), {"external_secret_name": "hf", "mount_path": "/s"}]
+    assert parse_run(body(("spec.task_template.secret_refs", refs))).spec.task_template.secret_refs[1].env_vars == {}
+
+
 @pytest.mark.parametrize(
     ("overrides", "field"),
     [
@@ -259,6 +301,21 @@ def test_what_a_group_takes_over_counts_towards_its_size() -> None:
         ("spec.code", {"sha256": "abc"}, "spec.code.sha256"),
         ("spec.code", {}, "spec.code.sha256"),
         ("spec.task_template.secret_refs", [{"external_secret_name": "x"}], "spec.task_template.secret_refs[0]"),
+        (
+            "spec.task_template.registry_secret_ref",
+            {"external_secret_name": "a/b"},
+            "spec.task_template.registry_secret_ref.external_secret_name",
+        ),
+        (
+            "spec.task_template.secret_refs",
+            [{"external_secret_name": "x", "mount_path": "/"}],
+            "spec.task_template.secret_refs[0].mount_path",
+        ),
+        (
+            "spec.task_template.secret_refs",
+            [{"external_secret_name": "x", "mount_path": "/s"}, {"external_secret_name": "y", "mount_path": "/s/"}],
+            "spec.task_template.secret_refs[1].mount_path",
+        ),
         ("spec.worker_groups", [{"name": "a", "count": 1}, {"name": "a", "count": 1}], "spec.worker_groups"),
         ("spec.worker_groups", [{"name": "-", "count": 1}], "spec.worker_groups[0].name"),
         ("spec.worker_groups", [{"name": "a", "count": 9999}, {"name": "b", "count": 9999}], "spec.worker_groups"),

@@ -11,7 +11,7 @@ from astraconsole.tenancy.queries import get_access
 from astraconsole.web import is_partial
 from machines.images import shown_reference
 from runs import queries, sentences
-from runs.spec import Probe, Probes, load_spec, template_of
+from runs.spec import Probe, Probes, TaskTemplate, load_spec, template_of
 from runs.state_machine import ENDED
 from runs.views import facts
 from runs.views.context import context_of
@@ -48,6 +48,8 @@ def _head(worker: "Worker") -> dict[str, Any]:
         "environment": sorted(template.env.items()),
         "image": shown_reference(template.image),
         "probes": _probes(template.probes),
+        "secrets": _secrets(template),
+        "mounts": _mounts(template),
         "sentence": _sentence(worker),
         "advice": facts.advice_for(worker),
         "retry": facts.retry(spec),
@@ -57,6 +59,21 @@ def _head(worker: "Worker") -> dict[str, Any]:
         "lifetime": spec.effective_lifetime,
         "ended": worker.state in ENDED,
     }
+
+
+def _secrets(template: TaskTemplate) -> list[tuple[str, str]]:
+    """(credential, variable and its key): names, never values."""
+    return [
+        (ref.external_secret_name, f"{variable} (key {key})")
+        for ref in template.secret_refs
+        for key, variable in ref.env_vars.items()
+    ]
+
+
+def _mounts(template: TaskTemplate) -> list[tuple[str, str]]:
+    """(path in the container, what is there)."""
+    refs = [ref for ref in template.secret_refs if ref.mount_path is not None]
+    return [(ref.mount_path or "", f"credential {ref.external_secret_name}, read only") for ref in refs]
 
 
 def _probes(probes: Probes | None) -> list[tuple[str, Probe]]:

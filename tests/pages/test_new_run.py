@@ -67,8 +67,10 @@ def test_a_name_that_is_taken_is_told_beside_the_name(place: Place) -> None:
     assert "resnet50" in notes_of(answer.content.decode(), "name")
 
 
-def test_fields_whose_feature_does_not_exist_are_not_shown(place: Place) -> None:
-    assert not re.search("Drives|Credentials", place.get("/new-run"))
+def test_credentials_are_asked_for_by_name(place: Place) -> None:
+    page = place.get("/new-run")
+    assert 'id="credentials"' in page
+    assert 'id="registry"' in page
 
 
 def test_the_panel_shows_quota_weight_priority_and_pools(place: Place) -> None:
