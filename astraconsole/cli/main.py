@@ -109,9 +109,7 @@ astra.add_command(slurm)
 
 def main() -> None:
     """Run the command line; whatever goes wrong is one message on stderr and one of the exit codes."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a locale without — must not cost the whole output
+    _mend_streams()
     try:
         code = _run()
         sys.stdout.flush()
@@ -119,6 +117,16 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python complains of it once more
         code = Exit.PIPE_CLOSED
     sys.exit(code)
+
+
+def _mend_streams() -> None:
+    """A stream that was closed from the start is an empty one; a locale without — must not cost the whole output."""
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115  # open as long as the process
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _run() -> int:

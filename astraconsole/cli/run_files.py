@@ -7,8 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import click
 import yaml
 
+from astraconsole.cli.client import Client, path
 from astraconsole.cli.problems import NotConfigured
 
 VALUES_MAX = 200_000  # with what aliases repeat: a short file can spell more than any memory holds
@@ -58,6 +60,8 @@ def parse_run_file(name: str, content: bytes) -> Any:
     """
     try:
         text = content.decode("utf-8-sig")
+        if not text.strip():
+            raise NotConfigured(f"{name} is empty")
         if name.endswith(".json") or (not name.endswith((".yaml", ".yml")) and text.lstrip()[:1] in ("{", "[")):
             return json.loads(text, object_pairs_hook=_object, parse_constant=_constant)
         return _plain(yaml.load(text, _Loader))
@@ -70,6 +74,17 @@ def parse_run_file(name: str, content: bytes) -> Any:
         raise NotConfigured(f"{name} cannot be read: {' '.join(str(error).split())}") from None
     except RecursionError:
         raise NotConfigured(f"{name} cannot be read: it is nested too deeply") from None
+
+
+def spec_of(client: Client, file: Path | None, run: str | None) -> Any:
+    """The specification in a file (a whole run's, or alone) or of a run. Raises UsageError, NotConfigured, Refused."""
+    if (file is None) == (run is None):
+        raise click.UsageError("give either a FILE or --from-run")
+    if run is not None:
+        return client.get(path("jobs", run))["spec"]
+    assert file is not None
+    document = parse_run_file(*read_run_file(file))
+    return document["spec"] if isinstance(document, dict) and "spec" in document else document
 
 
 def _refusal(problem: str, mark: Any) -> yaml.MarkedYAMLError:

@@ -146,6 +146,19 @@ def test_a_closed_pipe_ends_it_silently(tmp_path: Path, console: StandIn) -> Non
     assert (done.returncode, done.stderr) == (Exit.PIPE_CLOSED, b"")
 
 
+@pytest.mark.parametrize(("closed", "code"), [("0<&-", 2), ("1>&-", 0), ("2>&-", 0), ("0<&- 1>&- 2>&-", 2)])
+def test_streams_that_are_closed_from_the_start_are_empty_ones(
+    tmp_path: Path, console: StandIn, closed: str, code: int
+) -> None:
+    console.answers["GET", "jobs"] = (200, {"items": [], "next": None})
+    verb = "submit -" if "0<&-" in closed else "runs"
+    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), **console.environment()}
+    line = f'"$0" -m astraconsole.cli.main astraeus {verb} {closed}'
+    done = subprocess.run(["sh", "-c", line, sys.executable], env=env, cwd=PROJECT, capture_output=True, timeout=60)
+    assert done.returncode == code
+    assert b"Traceback" not in done.stderr
+
+
 def test_a_full_disk_is_said(tmp_path: Path, console: StandIn) -> None:
     console.answers["GET", "jobs"] = (200, {"items": [], "next": None})
     env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), **console.environment()}

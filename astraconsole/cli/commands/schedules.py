@@ -8,7 +8,7 @@ import click
 from astraconsole.cli.client import connect, path
 from astraconsole.cli.options import SAVED_NAME
 from astraconsole.cli.output import as_json, dash, harmless, print_aligned, print_json, print_table
-from astraconsole.cli.saved import spec_of
+from astraconsole.cli.run_files import spec_of
 
 OVERLAPS = ("Skip", "Allow", "Replace")
 

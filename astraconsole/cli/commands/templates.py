@@ -6,7 +6,8 @@ import click
 
 from astraconsole.cli.client import connect, path
 from astraconsole.cli.output import as_json, print_aligned, print_json
-from astraconsole.cli.saved import find_template, spec_of
+from astraconsole.cli.run_files import spec_of
+from astraconsole.cli.saved import find_template
 
 
 @click.group("templates", invoke_without_command=True)
