@@ -123,7 +123,8 @@ class Candidates:
         cpu_left, memory_left = ledger.free_cpu[rows] - cpu_milli, ledger.free_memory[rows] - memory_bytes
         gpus_left = (ledger.free_gpus_in_all[rows] - self.ask.gpus).astype(np.float64)
         more_stranded = all_stranded(gpus_left, cpu_left, memory_left, ledger.beside) - ledger.stranded[rows]
-        return score(gpus_left, cpu_left / ledger.most_cpu, memory_left / ledger.most_memory, more_stranded)
+        missing = ledger.missing(self.ask.constraints.data)[rows]
+        return score(gpus_left, cpu_left / ledger.most_cpu, memory_left / ledger.most_memory, more_stranded, missing)
 
     def _score_one(self, row: int) -> float:
         if not self.place.open[row]:
@@ -139,4 +140,5 @@ class Candidates:
             return NO_ROOM
         gpus_left = int(ledger.free_gpus_in_all[row]) - ask.gpus
         more = stranded(gpus_left, cpu_left, memory_left, ledger.beside) - float(ledger.stranded[row])
-        return score(float(gpus_left), cpu_left / ledger.most_cpu, memory_left / ledger.most_memory, more)
+        missing = float(ledger.missing(ask.constraints.data)[row])
+        return score(float(gpus_left), cpu_left / ledger.most_cpu, memory_left / ledger.most_memory, more, missing)

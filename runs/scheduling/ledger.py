@@ -45,6 +45,7 @@ class Ledger:
         self.kinds: list[GpuKind] = []
         self.held = [0] * len(machines)
         self.changes: list[int] = []
+        self._missing: dict[tuple[str, ...], NDArray[np.float64]] = {(): np.zeros(len(machines))}
         self._takes: list[Take] = []
         self._load_gpus(machines)
         self._load_holds(holds)
@@ -125,6 +126,14 @@ class Ledger:
         """The machines with this label."""
         mask = self._labelled.get((key, value))
         return self.mask_of(()) if mask is None else mask
+
+    def missing(self, data: tuple[str, ...]) -> NDArray[np.float64]:
+        """How many of these drives and models each machine does not hold. Worked out once for each set of them."""
+        found = self._missing.get(data)
+        if found is None:
+            counts = [len(set(data).difference(machine.data)) for machine in self.machines]
+            found = self._missing[data] = np.array(counts, dtype=np.float64)
+        return found
 
     def mask_of(self, rows: Iterable[int]) -> Mask:
         mask = np.zeros(len(self.machines), dtype=bool)

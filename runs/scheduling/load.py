@@ -35,6 +35,7 @@ from runs.spec import RunSpec, load_spec
 
 _Asks: TypeAlias = dict[tuple[int, int, int, float | None, Constraints], Ask]
 log = logging.getLogger(__name__)
+NOTHING_MOUNTED = b"[null, null, null]"
 WORKERS_LOADED = 2000  # of one group of one run, but of gangs all: what a pass can place at most
 
 
@@ -48,6 +49,7 @@ class _MachineRow(msgspec.Struct, array_like=True, gc=False):
     draining: bool
     cordon_reason: str
     runs_containers: bool
+    data: tuple[str, ...]
     labels: msgspec.Raw
     gpus: msgspec.Raw
 
@@ -153,6 +155,7 @@ def _machines(rows: Iterable[_MachineRow]) -> tuple[MachineView, ...]:
             draining=row.draining,
             cordon_reason=row.cordon_reason,
             runs_containers=row.runs_containers,
+            data=row.data,
         )
         for row in rows
     )
@@ -242,7 +245,7 @@ def _longest(limits: Sequence[float | None]) -> float | None:
 
 def _ask(row: _WaitingRow, pools: tuple[str, ...], asks: _Asks) -> Ask:
     """Equal asks are one object: comparing them is then free."""
-    constraints = _constraints(*_texts(row), pools)
+    constraints = _constraints(*_texts(row), pools, row.namespace_id if bytes(row.mounted) != NOTHING_MOUNTED else 0)
     key = (row.gpus, row.cpu_milli, row.memory_bytes, row.node_fraction, constraints)
     return asks.get(key) or asks.setdefault(key, Ask(*key))
 
@@ -252,8 +255,10 @@ def _texts(row: _WaitingRow) -> tuple[bytes, bytes, bytes]:
 
 
 @lru_cache(maxsize=16384)
-def _constraints(node_selection: bytes, resources: bytes, mounted: bytes, pools: tuple[str, ...]) -> Constraints:
-    return constraints_of(_spec_of(node_selection, resources, mounted), "", pools)
+def _constraints(
+    node_selection: bytes, resources: bytes, mounted: bytes, pools: tuple[str, ...], namespace_id: int
+) -> Constraints:
+    return constraints_of(_spec_of(node_selection, resources, mounted), "", pools, namespace_id)
 
 
 @lru_cache(maxsize=16384)

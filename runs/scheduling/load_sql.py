@@ -22,8 +22,15 @@ PROMISED = ("next", "gang", "preempting")
 _MACHINES = f"""
     (SELECT coalesce(json_agg(json_build_array(
         m.id, m.name, m.cpu_milli, m.memory_bytes, m.state = '{MachineState.READY}', m.cordoned_at IS NOT NULL,
-        m.draining, m.cordon_reason, m.runtime <> 'process', m.labels, coalesce(g.gpus, '[]')) ORDER BY m.id), '[]')
+        m.draining, m.cordon_reason, m.runtime NOT IN ('process', 'simulated'), coalesce(v.data, '[]'), m.labels,
+        coalesce(g.gpus, '[]')) ORDER BY m.id), '[]')
     FROM machines_machine m
+    LEFT JOIN (
+        SELECT d.machine_id, json_agg(n.id || '/' || v.kind || '/' || v.name) AS data
+        FROM machines_dataonmachine d JOIN machines_volume v ON v.uid = d.uid AND v.kind = d.kind
+        JOIN machines_namespace n ON n.workspace_id = v.workspace_id AND n.cluster_id = %(cluster)s
+        WHERE d.state = 'Ready' GROUP BY d.machine_id
+    ) v ON v.machine_id = m.id
     LEFT JOIN LATERAL (
         SELECT json_agg(json_build_array(index, model, memory_bytes, healthy) ORDER BY index) AS gpus
         FROM machines_gpu g WHERE g.machine_id = m.id

@@ -17,6 +17,7 @@ Value = TypeVar("Value", NDArray[np.float64], float)
 
 GPU_WEIGHT = 10.0  # one more GPU left free outweighs any difference in cores and memory
 STRANDED_WEIGHT = 100.0  # one more that is left and of no use, several that are merely left
+MISSING_WEIGHT = 45.0  # a drive or a model that would have to be copied first, a few that are merely left
 
 
 class Beside(NamedTuple):
@@ -67,7 +68,9 @@ def all_stranded(
     return gpus - useful
 
 
-def score(gpus_left: Value, cpu_left: Value, memory_left: Value, more_stranded: Value) -> Value:
+def score(gpus_left: Value, cpu_left: Value, memory_left: Value, more_stranded: Value, missing: Value) -> Value:
     """The order of machines, from what would be left on each: GPUs as a count, cores and memory as shares of the
-    largest machine's (0…1), and how many more GPUs would be stranded. One machine's numbers, or arrays."""
-    return gpus_left * GPU_WEIGHT + cpu_left + memory_left + more_stranded * STRANDED_WEIGHT
+    largest machine's (0…1), how many more GPUs would be stranded; and from how many of the drives and models asked for
+    are not there yet. One machine's numbers, or arrays."""
+    left = gpus_left * GPU_WEIGHT + cpu_left + memory_left
+    return left + more_stranded * STRANDED_WEIGHT + missing * MISSING_WEIGHT

@@ -56,8 +56,10 @@ def split_ask(spec: RunSpec, namespace_pools: Sequence[str] = ()) -> SplitAsk | 
     )
 
 
-def constraints_of(spec: RunSpec, group: str, namespace_pools: Sequence[str] = ()) -> Constraints:
-    """Which machines and GPUs the workers of a group may use."""
+def constraints_of(
+    spec: RunSpec, group: str, namespace_pools: Sequence[str] = (), namespace_id: int = 0
+) -> Constraints:
+    """Which machines and GPUs the workers of a group may use, and what they had better find there."""
     selection = spec.node_selection
     template = template_of(spec, group)
     gpus = template.requested_resources.gpu_requests
@@ -69,6 +71,10 @@ def constraints_of(spec: RunSpec, group: str, namespace_pools: Sequence[str] = (
         gpu_models=tuple(gpus.models) if gpus else (),
         gpu_min_memory_bytes=(gpus.min_memory_bytes or 0) if gpus else 0,
         mounts=mounts_of(template),
+        data=(
+            *(f"{namespace_id}/drive/{ref.name}" for ref in template.datavolume_refs),
+            *(f"{namespace_id}/model/{ref.name}" for ref in template.model_refs),
+        ),
     )
 
 

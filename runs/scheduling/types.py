@@ -22,6 +22,7 @@ class Constraints(msgspec.Struct, frozen=True, gc=False):
     gpu_models: tuple[str, ...] = ()  # any of these
     gpu_min_memory_bytes: int = 0
     mounts: tuple[str, ...] = ()  # what is to be mounted, in words: `file secrets`
+    data: tuple[str, ...] = ()  # drives and models, `<namespace>/drive/<name>`: best where they are already
 
 
 ANYWHERE = Constraints()
@@ -83,6 +84,7 @@ class MachineView(msgspec.Struct, frozen=True, gc=False):
     draining: bool = False
     cordon_reason: str = ""
     runs_containers: bool = True  # host processes have nothing mounted
+    data: tuple[str, ...] = ()  # drives and models that are ready there, as `Constraints.data` names them
 
     @property
     def pool(self) -> str:

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection, transaction
 
-from machines.models import Assignment, Machine, MachineState
+from machines.models import Assignment, DataOnMachine, Machine, MachineState, Volume
 from runs.models import Attempt, Run, Worker
 from runs.scheduling import load, loop
 from runs.scheduling.apply import LOCK_SPACE, apply_plan, try_lock
@@ -352,3 +352,35 @@ def test_a_long_queue_without_room_is_looked_at_as_a_whole(long_queue: None) -> 
     make_run(namespace, "wide", age=1, gpus=9, node_selection={"count": 1})
     assert run_once(namespace.cluster_id, NOW) is False
     assert Run.objects.get(name="wide").pending_code == "never_gpus"
+
+
+def test_a_worker_goes_where_its_drive_is_ready_and_only_its_own_workspaces_counts() -> None:
+    namespace = make_namespace()
+    other = make_namespace("nlp", namespace.cluster)
+    machines = [make_machine(namespace.cluster, f"m{number}", runtime="docker") for number in range(3)]
+    told = {"kind": "drive", "changed_at": NOW}
+    for owner, machine, state in ((other, machines[0], "Ready"), (namespace, machines[1], "Filling")):
+        volume = Volume.objects.create(
+            workspace=owner.workspace, kind="drive", name="imagenet", form="copy", created_at=NOW
+        )
+        DataOnMachine.objects.create(machine=machine, uid=volume.uid, state=state, **told)
+    DataOnMachine.objects.create(machine=machines[2], uid=volume.uid, state="Ready", **told)
+    template = {"datavolume_refs": [{"name": "imagenet", "mount_path": "/data"}]}
+    make_run(namespace, "train", template=template)
+    snapshot = load_snapshot(namespace.cluster_id)
+    assert [machine.data for machine in snapshot.machines] == [
+        (f"{other.pk}/drive/imagenet",), (), (f"{namespace.pk}/drive/imagenet",)
+    ]  # fmt: skip
+    run_once(namespace.cluster_id, NOW)
+    assert placed() == {"train-0": "m2"}
+
+
+def test_drives_and_models_are_for_machines_that_run_containers() -> None:
+    namespace = make_namespace()
+    for runtime in ("process", "simulated"):
+        make_machine(namespace.cluster, runtime, runtime=runtime)
+    run = make_run(namespace, "train", template={"model_refs": [{"name": "llama", "mount_path": "/model"}]})
+    run_once(namespace.cluster_id, NOW)
+    run.refresh_from_db()
+    assert placed() == {}
+    assert run.pending_code == "never_containers"

@@ -251,3 +251,27 @@ def test_the_first_run_without_room_is_next_and_the_others_queue_behind_it() -> 
     case = cluster().machine(gpus=8).holding("m0", gpus=8).run("a", gpus=8).run("b", gpus=1).expect()
     case.expect_reason("a", "Next to run: waits for 8 GPUs, 1 core and 1 GiB on one machine")
     case.expect_reason("b", "Queued behind other runs: waits for 1 GPU, 1 core and 1 GiB on one machine")
+
+
+DRIVE = "1/drive/imagenet"
+
+
+def test_a_machine_that_holds_the_drive_is_better_than_a_fuller_one() -> None:
+    case = cluster().machine(gpus=8).machine(gpus=8, data=(DRIVE,)).holding("m0", gpus=2)
+    case.run("a", gpus=1, where=Constraints(data=(DRIVE,))).run("b", gpus=1).expect(a="m1", b="m0")
+
+
+def test_a_machine_that_holds_more_of_what_is_asked_for_is_better() -> None:
+    model = "1/model/llama"
+    case = cluster().machine(gpus=8, data=(DRIVE,)).machine(gpus=8, data=(DRIVE, model)).machine(gpus=8)
+    case.run("a", gpus=1, where=Constraints(data=(DRIVE, model))).expect(a="m1")
+
+
+def test_a_held_drive_does_not_break_up_a_whole_free_machine() -> None:
+    case = cluster().machine(gpus=8).machine(gpus=8, data=(DRIVE,)).holding("m0", gpus=7)
+    case.run("a", gpus=1, where=Constraints(data=(DRIVE,))).expect(a="m0")
+
+
+def test_a_machine_without_the_drive_is_taken_when_no_other_has_room() -> None:
+    case = cluster().machine(gpus=8).machine(gpus=8, data=(DRIVE,)).holding("m1", gpus=8)
+    case.run("a", gpus=1, where=Constraints(data=(DRIVE,))).expect(a="m0")
