@@ -1,5 +1,6 @@
 """Settings: read once from the environment; a bad value stops the start with its name. README lists every one."""
 
+import sysconfig
 from pathlib import Path
 
 import dj_database_url
@@ -100,7 +101,9 @@ TEMPLATES = [
 
 STATIC_URL = "/static/"
 STATIC_ROOT = env.str("STATIC_ROOT", None)  # where `collectstatic` put them, when a front server is to serve them
-STATICFILES_DIRS = [BASE_DIR / "static"]
+# Charts are drawn by the plotly.min.js of its package, which is found without importing that.
+PLOTLY = Path(sysconfig.get_path("purelib"), "plotly", "package_data")
+STATICFILES_DIRS = [BASE_DIR / "static", ("plotly", PLOTLY)]
 WHITENOISE_USE_FINDERS = True  # nothing to collect before the first start
 TIME_ZONE = "UTC"
 USE_TZ = True

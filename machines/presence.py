@@ -169,7 +169,13 @@ class Presence:
         try:
             while True:
                 started = time.monotonic()
-                for step in (self._write_alive, self.flush, self.write_data_states, self.look_after):
+                for step in (
+                    self._write_alive,
+                    self.flush,
+                    self.write_data_states,
+                    self.flush_samples,
+                    self.look_after,
+                ):
                     await _guarded(step)
                 await asyncio.sleep(max(0.0, FLUSH_SECONDS - (time.monotonic() - started)))
         finally:

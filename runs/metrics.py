@@ -15,7 +15,8 @@ from astraconsole.tenancy.queries import Access
 from machines.metrics import engine, lane, store
 from machines.metrics.names import METRICS, Metric, series_of
 from machines.metrics.query import MAX_ATTEMPTS, Ask, Labels, Matches, query
-from runs.models import Attempt, Worker
+from machines.models import Gpu
+from runs.models import Attempt, Run, Worker
 from runs.queries import get_namespace
 
 log = logging.getLogger(__name__)
@@ -138,3 +139,26 @@ def using_now(run_id: int) -> Using | None:
 
 def _sum(values: Sequence[float] | None) -> float | None:
     return sum(values) if values else None
+
+
+# ---- whose charts ----------------------------------------------------------------------------------------------------
+
+
+def attempts_drawn(run: Run, workers: int) -> list[Attempt]:
+    """Of a run's first workers, by rank, oldest first; with worker and machine. One query."""
+    found = Attempt.objects.filter(worker__run=run, worker__rank__lt=workers).select_related("worker", "machine")
+    return list(found.order_by("worker__rank", "number")[:MAX_ATTEMPTS])
+
+
+def attempts_of_worker(worker: Worker) -> list[Attempt]:
+    """Oldest first; with worker and machine. One query."""
+    found = Attempt.objects.filter(worker=worker).select_related("worker", "machine").order_by("-number")
+    return list(found[:MAX_ATTEMPTS])[::-1]
+
+
+def is_simulated(attempts: Sequence[Attempt]) -> bool:
+    """Whether what is told of them is made up, in whole or for their GPUs. One query, or none."""
+    if any(attempt.machine.runtime == "simulated" for attempt in attempts):
+        return True
+    held = {attempt.machine_id for attempt in attempts if attempt.gpu_indexes}
+    return bool(held) and Gpu.objects.filter(machine__in=held, simulated=True).exists()

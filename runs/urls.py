@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from runs.views import actions, agent, listing, logs, new_run, run, worker
+from runs.views import actions, agent, gpus, listing, logs, metrics, new_run, run, worker
 
 urlpatterns = [
     path("agent/v1/code/<uuid:attempt>", agent.code, name="agent-code"),
@@ -12,6 +12,14 @@ urlpatterns = [
     path("o/<slug:org>/w/<slug:ws>/new-run", new_run.new_run, name="new_run"),
     path("o/<slug:org>/w/<slug:ws>/new-run/check", new_run.check, name="check_run"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>", run.run, name="run"),
+    path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/charts", metrics.run_charts, name="run_charts"),
+    path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/using", metrics.using, name="using"),
+    path(
+        "o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<slug:name>/charts",
+        metrics.worker_charts,
+        name="worker_charts",
+    ),
+    path("o/<slug:org>/w/<slug:ws>/gpus", gpus.gpus, name="gpus"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/stop", actions.stop_run, name="stop_run"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/delete", actions.delete_run, name="delete_run"),
     path("o/<slug:org>/w/<slug:ws>/workers/<slug:cluster>/<slug:name>", worker.worker, name="worker"),

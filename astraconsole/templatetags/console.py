@@ -54,6 +54,16 @@ def cores(milli: int | None) -> str:
 
 
 @register.filter
+def measured(value: float | None, unit: str) -> str:
+    """A metric's value with its unit: `2.5`, `97%`, `61.2 GiB`."""
+    if value is None:
+        return "–"
+    if unit == "0–1":
+        return f"{value:.0%}"
+    return units.format_memory(round(value)) if unit == "bytes" else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+@register.filter
 def duration(seconds: float | None) -> str:
     """To the two units that matter: a run of 3 h 12 min 9 s is `3h12m`."""
     if seconds is None:
@@ -102,6 +112,7 @@ NAVIGATION: tuple[tuple[str, tuple[Item, ...]], ...] = (
                 "server-stack",
                 frozenset({"machine", "add_machine", "cordon", "drain", "remove_machine"}),
             ),
+            Item("GPUs", "gpus", "cpu-chip"),
         ),
     ),
     (

@@ -14,6 +14,7 @@ class Metric:
     name: str
     kind: Kind
     unit: str  # cores | bytes | count | 0–1
+    short: str
     help: str
     per_gpu: bool = False
 
@@ -21,17 +22,17 @@ class Metric:
 _G, _C = Kind.GAUGE, Kind.COUNTER
 # A series travels and is stored by its metric's place in this table: add at the end, take nothing out.
 METRICS = (
-    Metric("task_cpu_usage_cores", _G, "cores", "CPU in use"),
-    Metric("task_memory_used_bytes", _G, "bytes", "Memory charged to the worker"),
-    Metric("task_memory_limit_bytes", _G, "bytes", "Its memory limit"),
-    Metric("task_oom_kills_total", _C, "count", "Processes killed for memory"),
-    Metric("task_network_receive_bytes_total", _C, "bytes", "Network traffic received"),
-    Metric("task_network_transmit_bytes_total", _C, "bytes", "Network traffic sent"),
-    Metric("task_gpu_utilization_ratio", _G, "0–1", "Time that the GPU was busy", per_gpu=True),
-    Metric("task_gpu_memory_used_bytes", _G, "bytes", "GPU memory in use", per_gpu=True),
-    Metric("task_gpu_sm_active_ratio", _G, "0–1", "SM activity", per_gpu=True),
-    Metric("task_gpu_tensor_active_ratio", _G, "0–1", "Tensor core activity", per_gpu=True),
-    Metric("task_gpu_dram_active_ratio", _G, "0–1", "Memory bandwidth activity", per_gpu=True),
+    Metric("task_cpu_usage_cores", _G, "cores", "CPU", "CPU in use"),
+    Metric("task_memory_used_bytes", _G, "bytes", "Memory", "Memory charged to the worker"),
+    Metric("task_memory_limit_bytes", _G, "bytes", "Memory limit", "Its memory limit"),
+    Metric("task_oom_kills_total", _C, "count", "OOM kills", "Processes killed for memory"),
+    Metric("task_network_receive_bytes_total", _C, "bytes", "Received", "Network traffic received"),
+    Metric("task_network_transmit_bytes_total", _C, "bytes", "Sent", "Network traffic sent"),
+    Metric("task_gpu_utilization_ratio", _G, "0–1", "GPU", "Time that the GPU was busy", per_gpu=True),
+    Metric("task_gpu_memory_used_bytes", _G, "bytes", "GPU memory", "GPU memory in use", per_gpu=True),
+    Metric("task_gpu_sm_active_ratio", _G, "0–1", "SM", "SM activity", per_gpu=True),
+    Metric("task_gpu_tensor_active_ratio", _G, "0–1", "Tensor cores", "Tensor core activity", per_gpu=True),
+    Metric("task_gpu_dram_active_ratio", _G, "0–1", "Memory bandwidth", "Memory bandwidth activity", per_gpu=True),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 _PLACES = {metric.name: place for place, metric in enumerate(METRICS)}

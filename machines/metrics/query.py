@@ -68,11 +68,11 @@ def parse(parameters: QueryDict, now: float) -> Ask:
     if reader.broken or metric is None:
         told = "; ".join(f"{entry['field']} {entry['rule']}" for entry in reader.broken)
         raise ValidationError(told, reader.broken)
-    return Ask(metric, matches, by, agg, rate, start, end, _possible_step(step, start, end, now))
+    return Ask(metric, matches, by, agg, rate, start, end, possible_step(step, start, end, now))
 
 
-def _possible_step(step: float | None, start: float, end: float, now: float) -> float:
-    """Not finer than what is kept so far back."""
+def possible_step(step: float | None, start: float, end: float, now: float) -> float:
+    """As asked, or a round one that makes a few hundred points; not finer than what is kept so far back."""
     least = settings.METRICS_SAMPLE_SECONDS
     if not settings.METRICS_URL:
         for resolution in (store.MINUTE, store.TEN_MINUTES):

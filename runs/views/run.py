@@ -8,10 +8,11 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from astraconsole.security import with_charts
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from machines.images import shown_reference
-from runs import queries, sentences
+from runs import metrics, queries, sentences
 from runs.scheduling.explain import is_for_good, is_for_room, what_it_takes
 from runs.scheduling.pending import pending_details
 from runs.spec import load_spec
@@ -19,11 +20,12 @@ from runs.state_machine import RUN_ENDED, RunState, WorkerState
 from runs.views import facts
 from runs.views.context import context_of
 from runs.views.log_panel import run_log
+from runs.views.metrics import run_tab
 
 if TYPE_CHECKING:
     from runs.models import Run, Worker
 
-TABS = ("workers", "logs", "history")
+TABS = ("workers", "logs", "metrics", "history")
 LATER_SHOWN = 20  # workers that failed after the first
 WORKERS_SHOWN = 100  # of a large array; the others are a page away
 
@@ -36,7 +38,8 @@ def run(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> Htt
     tab = tab if tab in TABS else "workers"
     context = context_of(access, cluster=cluster, run=found, tab=tab, api=request.build_absolute_uri("/api/v1"))
     context |= _head(found) | _tab(request, access, found, tab)
-    return render(request, "runs/_run.html" if is_partial(request) else "runs/run.html", context)
+    answer = render(request, "runs/_run.html" if is_partial(request) else "runs/run.html", context)
+    return with_charts(answer) if tab == "metrics" else answer
 
 
 def _head(run: "Run") -> dict[str, Any]:
@@ -51,6 +54,7 @@ def _head(run: "Run") -> dict[str, Any]:
         "image": ", ".join(dict.fromkeys(shown_reference(template.image) for template in spec.templates)),
         "ended": ended,
         "readout": facts.readout(run, spec, counts, queries.places_of(run), timezone.now()),
+        "using": None if ended else metrics.using_now(run.pk),
         "sentence": _sentence(run, failed),
         "failed": failed,
         "failed_later": queries.failed_later(run, LATER_SHOWN) if counts.get(WorkerState.FAILED, 0) > 1 else [],
@@ -89,6 +93,8 @@ def _sentence(run: "Run", failed: "Worker | None") -> str:
 def _tab(request: HttpRequest, access: Access, run: "Run", tab: str) -> dict[str, Any]:
     if tab == "history":
         return {"history": queries.history_of_run(run)}
+    if tab == "metrics":
+        return {} if is_partial(request) else run_tab(request, run)
     if tab == "logs":
         return {} if is_partial(request) else run_log(request, run)
     after = request.GET.get("after", "")

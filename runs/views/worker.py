@@ -7,6 +7,7 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from astraconsole.security import with_charts
 from astraconsole.tenancy.queries import get_access
 from astraconsole.web import is_partial
 from machines.images import shown_reference
@@ -16,11 +17,12 @@ from runs.state_machine import ENDED
 from runs.views import facts
 from runs.views.context import context_of
 from runs.views.log_panel import worker_log
+from runs.views.metrics import worker_tab
 
 if TYPE_CHECKING:
     from runs.models import Worker
 
-TABS = ("log", "history", "started")
+TABS = ("log", "metrics", "history", "started")
 
 
 @require_GET
@@ -33,7 +35,10 @@ def worker(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> 
     context |= _head(found) | _tab(found, tab)
     if tab == "log" and not is_partial(request):
         context |= worker_log(request, found)
-    return render(request, "runs/_worker.html" if is_partial(request) else "runs/worker.html", context)
+    if tab == "metrics" and not is_partial(request):
+        context |= worker_tab(request, found)
+    answer = render(request, "runs/_worker.html" if is_partial(request) else "runs/worker.html", context)
+    return with_charts(answer) if tab == "metrics" else answer
 
 
 def _head(worker: "Worker") -> dict[str, Any]:
