@@ -57,6 +57,7 @@ def test_a_run_of_which_some_workers_wait_says_why_the_rest_waits(place: Place) 
     run_once(place.cluster.pk, timezone.now())
     html = text_of(place.get("/jobs/gpu-east/wide"))
     assert "Why the rest of its workers wait Next to run: waits for 8 GPUs" in html
+    assert html.count("1 of 2 workers running") == 1
     assert "nothing says when it starts: work without a time limit is in its place" in html
 
 
