@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.console import Console, running_console
+from tests.console import Console, eventually, running_console
 from tests.engine import IMAGE, Engine
 
 pytestmark = [pytest.mark.processes, pytest.mark.engine]
@@ -78,3 +78,24 @@ def test_a_stopped_run_keeps_its_log_and_a_deleted_one_leaves_nothing(console: C
     assert console.api.delete("jobs/stopped").status_code == 204
     assert console.api.get("jobs/stopped").status_code == 404
     assert IMAGE in engine.docker("image", "ls", "--format", "{{.Repository}}:{{.Tag}}")
+
+
+def test_a_service_whose_liveness_probe_fails_starts_again_until_it_is_stopped(console: Console) -> None:
+    """Ready when it says so, restarted when it no longer answers."""
+    probes = {
+        "readiness": {"exec": {"command": ["test", "-e", "/tmp/ready"]}, "period_seconds": 1, "timeout_seconds": 20},
+        "liveness": {
+            "exec": {"command": ["sh", "-c", "test ! -e /tmp/sick || { echo it hangs; exit 1; }"]},
+            **{"period_seconds": 1, "timeout_seconds": 20, "failure_threshold": 1},
+        },
+    }
+    script = "sleep 2; touch /tmp/ready; sleep 2; touch /tmp/sick; exec sleep 600"
+    console.submit("server", "sh", "-c", script, lifetime="Service", task_template={"probes": probes})
+    waiting = "Running, not ready: its readiness probe has not succeeded yet"
+    eventually(lambda: console.task("server-0")["status"]["reason"] == waiting, 60)
+    eventually(lambda: console.task("server-0")["ready"], 60)
+    failed = eventually(lambda: console.task("server-0")["last_failure"], 60)
+    assert failed["reason"] == "Liveness probe failed: exited with code 1: it hangs"
+    assert console.task("server-0")["restarts"] == 1
+    assert console.api.post("jobs/server/stop").status_code == 200
+    assert console.wait_for("server", "Cancelled")["status"]["reason"] == "All workers ended; some were cancelled"

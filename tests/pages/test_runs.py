@@ -134,7 +134,7 @@ def test_a_worker_that_is_not_ready_says_so_on_its_page_and_on_its_runs(place: P
     assert not_ready in text_of(place.get("/jobs/gpu-east/web"))
     assert not_ready in text_of(place.get("/workers/gpu-east/web-0"))
     started = text_of(place.get("/workers/gpu-east/web-0?tab=started"))
-    assert "GET http://:8000/health every 5s, 1s each; fails after 3 in a row, succeeds after 2" in started
+    assert "GET http://127.0.0.1:8000/health every 5s, 1s each; fails after 3 in a row, succeeds after 2" in started
     assert "every 10s after 90s, 1s each; fails after 3 in a row" in started
 
 
