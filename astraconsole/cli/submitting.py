@@ -10,7 +10,7 @@ from astraconsole.cli.log_printing import Plain, follow
 from astraconsole.cli.output import Progress, harmless, print_aligned, print_json, print_state, say_submitted
 from astraconsole.cli.problems import Exit, Refused
 from astraconsole.errors import NotFound
-from runs.units import counted, format_cores, format_memory
+from runs.units import counted, format_cores, format_duration, format_memory
 
 
 def submit(client: Client, body: Any, *, dry_run: bool, wait: bool, as_json: bool) -> int:
@@ -33,6 +33,9 @@ def _say_tried(tried: Any, cluster: str, as_json: bool) -> None:
         return
     click.echo(f"{tried['metadata']['name']} is valid on {cluster}: {harmless(tried['forecast']['text'])}")
     print_aligned([(worker["name"], *_asks(worker)) for worker in tried["workers"]], indent="  ")
+    limit = tried["spec"]["task_template"].get("time_limit_seconds")
+    if limit is not None:
+        click.echo(f"  time limit {format_duration(limit)}")
     click.echo("Nothing was submitted.")
 
 

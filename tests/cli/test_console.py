@@ -198,8 +198,22 @@ def test_output_that_is_no_text_arrives_byte_by_byte(home: Path, console: Consol
     assert done.stdout.startswith(b"\xff\x00\xc3\xa9\n")
 
 
+def test_every_line_of_a_program_that_prints_as_fast_as_it_can_arrives_once_and_in_order(
+    home: Path, console: Console
+) -> None:
+    done = astra(home, console, "astraeus", "run", "--name", "fast", *SMALL, "--wait", "--", "seq", "1", "200000")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()[1:-2]
+    assert lines == [str(number) for number in range(1, 200_001)]
+
+
 def test_a_dry_run_creates_nothing_and_the_console_refuses_it_as_it_would_the_run(home: Path, console: Console) -> None:
     tried = astra(home, console, "astraeus", "run", "--name", "tried", *SMALL, "--dry-run", "--json", "--", "true")
+    told = astra(
+        home, console, "astraeus", "run", *SMALL, "--mem", "1G", "--time", "90", "--dry-run", "--", "true"
+    ).stdout
+    assert "0.1 cores  1 GiB" in told
+    assert "time limit 1h30m" in told
     assert json.loads(tried.stdout)["forecast"] == {"starts": "at_once", "text": "starts at once on local-1"}
     assert console.api.get("jobs/tried").status_code == 404
     bad = astra(home, console, "astraeus", "run", "--name", "-bad-", *SMALL, "--dry-run", "--", "true")
