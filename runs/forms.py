@@ -87,7 +87,7 @@ MORE: tuple[Field, ...] = (
         "restart_policy",
         "Restart policy",
         f"{TEMPLATE}.restart_policy",
-        3,
+        2,
         "choice",
         choices=(("", "OnFailure: when it exits non-zero"), ("Always", "Always: whenever it ends"), ("Never", "Never")),
     ),
@@ -95,7 +95,7 @@ MORE: tuple[Field, ...] = (
         "on_failure",
         "On failure",
         "spec.on_failure",
-        3,
+        2,
         "choice",
         choices=(
             ("", "Default: RestartTask; gang: RestartJob"),
@@ -103,6 +103,14 @@ MORE: tuple[Field, ...] = (
             ("RestartJob", "RestartJob: restart all workers together"),
             ("FailJob", "FailJob: the run fails at once"),
         ),
+    ),
+    Field(
+        "lifetime",
+        "Lifetime",
+        "spec.lifetime",
+        2,
+        "choice",
+        choices=(("", "Batch: runs to completion"), ("Service", "Service: restarted whenever it ends, until stopped")),
     ),
     Field(
         "env",
@@ -221,7 +229,7 @@ class NewRun:
             template["registry_secret_ref"] = {"external_secret_name": self.values["registry"]}
         template["requested_resources"] = self._resources()
         spec: dict[str, Any] = {"task_template": template, **self._workers()}
-        for name in ("start", "on_failure", "priority"):
+        for name in ("start", "on_failure", "lifetime", "priority"):
             if name in self.values:
                 spec[name] = self.values[name]
         return {"metadata": {"name": self.values.get("name", "")}, "spec": spec}

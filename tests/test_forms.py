@@ -124,6 +124,7 @@ def test_every_further_option_reaches_the_body() -> None:
         machines="2",
         restart_policy="Never",
         on_failure="FailJob",
+        lifetime="Service",
         env="A=1",
         working_dir=" /srv ",
         user="1000:1000",
@@ -133,6 +134,7 @@ def test_every_further_option_reaches_the_body() -> None:
     template = spec["task_template"]
     assert template["requested_resources"]["gpu_requests"] == {"count": 8, "models": ["NVIDIA H100 80GB HBM3", "A100"]}
     assert (spec["priority"], spec["machines"], spec["on_failure"]) == (-3, 2, "FailJob")
+    assert spec["lifetime"] == "Service"
     assert spec["node_selection"] == {"pools": ["train"]}
     assert (template["restart_policy"], template["pull_policy"], template["env"]) == ("Never", "Always", {"A": "1"})
     assert (template["working_dir"], template["user"]) == ("/srv", "1000:1000")
