@@ -1,6 +1,7 @@
 """A stand-in console on loopback: answers by path, remembers what was asked. Real sockets, no console behind them."""
 
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,8 @@ class Asked:
     parameters: dict[str, str]
     body: Any
     token: str
+    headers: dict[str, str]
+    target: str  # as it was asked for: a proxy is given the whole address
 
 
 @dataclass
@@ -45,7 +48,9 @@ class StandIn:
 
 
 @contextmanager
-def standing_in() -> Iterator[StandIn]:
+def standing_in(tls: ssl.SSLContext | None = None) -> Iterator[StandIn]:
+    """`tls`: answers HTTPS, with the context's certificate."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
@@ -59,7 +64,9 @@ def standing_in() -> Iterator[StandIn]:
             path = parts.path.removeprefix(WORKSPACE)
             body = json.loads(content) if content else None
             token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            stand_in.asked.append(Asked(self.command, path, dict(parse_qsl(parts.query)), body, token))
+            stand_in.asked.append(
+                Asked(self.command, path, dict(parse_qsl(parts.query)), body, token, dict(self.headers), self.path)
+            )
             self.send(*stand_in.answer_to(self.command, path))
 
         def send(self, status: int, document: Any) -> None:
@@ -78,7 +85,9 @@ def standing_in() -> Iterator[StandIn]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    stand_in = StandIn(f"http://127.0.0.1:{server.server_port}")
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    stand_in = StandIn(f"{'https' if tls else 'http'}://localhost:{server.server_port}")
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

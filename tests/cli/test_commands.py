@@ -125,7 +125,7 @@ def test_a_workspace_without_a_cluster_is_told_what_to_do(console: StandIn, monk
 
 def test_a_console_that_does_not_answer_is_its_own_exit_code(console: StandIn) -> None:
     console.hang_up = 1
-    with pytest.raises(Unreachable, match="no answer from http://127"):
+    with pytest.raises(Unreachable, match="no answer from http://localhost"):
         Client(config.load()).get("jobs")
 
 
