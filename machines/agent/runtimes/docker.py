@@ -37,8 +37,9 @@ from machines.agent.runtimes.base import (
     at_once,
 )
 from machines.agent.runtimes.docker_engine import RETRY_SECONDS, TROUBLE, Engine, is_away
-from machines.agent.runtimes.docker_log import Entry, FrameDecoder, OutputCopy, OutputNotWritten
+from machines.agent.runtimes.docker_log import OutputCopy
 from machines.agent.runtimes.docker_memory import MemoryWatch
+from machines.agent.runtimes.docker_output import OutputFollower
 from machines.agent.usage import Usage, engine_usage
 from machines.images import image_reference
 from machines.protocol import EndReason, Gpu, HttpCheck, Order, Phase, Probe
@@ -46,10 +47,6 @@ from machines.protocol import EndReason, Gpu, HttpCheck, Order, Phase, Probe
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-WRITE_RETRY_SECONDS = 10.0  # after a write to the copy of the output failed: the disk is full, say
-OUTPUT_TRIES = 5  # to write the rest of an ended container's output, before its end is told without it
-TAIL_ENTRIES = 1000
-LINGER_SECONDS = 1.0  # of a follower, after the container's end
 LEFTOVER_GRACE_SECONDS = 30.0
 COMMAND_CODES = (126, 127)  # not executable, not found
 SIGKILL_CODE = 137
@@ -285,7 +282,7 @@ class DockerRuntime:
     async def _see_it_end(self, attempt: _Attempt, rebooted: bool = False) -> None:
         end = asyncio.create_task(self._wait(attempt))
         try:
-            await self._copy_output(attempt, end)
+            await OutputFollower(self._engine, attempt.uid, attempt.folder.output).follow(end)
         finally:
             end.cancel()
         self._emit(await self._end(attempt, rebooted))
@@ -301,72 +298,6 @@ class DockerRuntime:
                     break
                 await asyncio.sleep(RETRY_SECONDS)
         attempt.gone.set()
-
-    async def _copy_output(self, attempt: _Attempt, end: asyncio.Task[None]) -> None:
-        """Follow the output while the container runs. What a follower saw is never known to be all: the engine ends it
-        when it leaves itself, and Docker's may miss the last words. So afterwards the rest is read once more."""
-        while not end.done():
-            pause = RETRY_SECONDS
-            try:
-                await self._follow_output(attempt, end)
-            except OutputNotWritten as error:
-                log.warning("The output of attempt %s is not copied: %s", attempt.uid, error)
-                pause = WRITE_RETRY_SECONDS
-            except TROUBLE as error:
-                log.info("Following the output of attempt %s broke off: %s", attempt.uid, error)
-            await asyncio.wait((end,), timeout=pause)
-        await self._finish_output(attempt)
-
-    async def _finish_output(self, attempt: _Attempt) -> None:
-        why = ""
-        for _ in range(OUTPUT_TRIES):
-            try:
-                await self._engine.patiently(lambda: self._copy_rest(attempt))
-                return
-            except OutputNotWritten as error:
-                why = str(error)
-                log.warning("The output of attempt %s is not copied: %s", attempt.uid, why)
-                await asyncio.sleep(WRITE_RETRY_SECONDS)
-            except aiodocker.DockerError as error:
-                log.info("The engine has no output of attempt %s: %s", attempt.uid, error)
-                return
-        OutputCopy(attempt.folder.output).mark_lost(why)
-
-    async def _follow_output(self, attempt: _Attempt, end: asyncio.Task[None]) -> None:
-        """Until the engine ends it, or a little after the container's end. Where followers are not to be relied on:
-        what there is, again and again, spending a tenth of the time on it."""
-        if not self._engine.keeps_entries:
-            began = clock.now()
-            await self._copy_all(attempt, follow=False)
-            await asyncio.wait((end,), timeout=9 * (clock.now() - began))
-            return
-        following = asyncio.create_task(self._copy_all(attempt, follow=True))
-        try:
-            await asyncio.wait((following, end), return_when=asyncio.FIRST_COMPLETED)
-            await asyncio.wait((following,), timeout=LINGER_SECONDS)
-            if following.done():
-                following.result()
-        finally:
-            following.cancel()
-
-    async def _copy_all(self, attempt: _Attempt, *, follow: bool) -> None:
-        copy, decoder = OutputCopy(attempt.folder.output), FrameDecoder()
-        resume = copy.resume()
-        async for chunk in self._engine.output(attempt.uid, follow=follow):
-            if entries := decoder.feed(chunk):
-                copy.append(resume.take(entries), resume.cursor)
-
-    async def _copy_rest(self, attempt: _Attempt) -> None:
-        """Of an ended container: among its last entries, if the newest copied one is there, else from the start."""
-        if self._engine.keeps_entries:
-            copy, decoder = OutputCopy(attempt.folder.output), FrameDecoder()
-            resume, entries = copy.resume(), list[Entry]()
-            async for chunk in self._engine.output(attempt.uid, tail=TAIL_ENTRIES):
-                entries += decoder.feed(chunk)
-            if len(entries) < TAIL_ENTRIES or resume.is_reached_from(entries[0]):
-                copy.append(resume.take(entries), resume.cursor)
-                return
-        await self._copy_all(attempt, follow=False)
 
     async def _end(self, attempt: _Attempt, rebooted: bool) -> RuntimeEvent:
         at = clock.now()
