@@ -23,12 +23,21 @@ def _no_browser() -> str:
     return "" if shutil.which("chromium") else "not installed: chromium (see tests/install)"
 
 
+def _no_prometheus() -> str:
+    return "" if shutil.which("prometheus") else "not installed: prometheus (see tests/install)"
+
+
 def _no_data() -> str:
     return "" if TEST_DATA.is_dir() else f"no test data at {TEST_DATA} (ASTRA_TEST_DATA names another folder)"
 
 
 # Marker → why its tests cannot run here, or "".
-NEEDS: dict[str, Callable[[], str]] = {"engine": _no_engine, "browser": _no_browser, "data": _no_data}
+NEEDS: dict[str, Callable[[], str]] = {
+    "engine": _no_engine,
+    "browser": _no_browser,
+    "data": _no_data,
+    "prometheus": _no_prometheus,
+}
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

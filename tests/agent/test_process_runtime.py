@@ -1,5 +1,6 @@
 """Host processes without cgroups: a machine where nobody may make any."""
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -142,3 +143,24 @@ async def test_a_keeper_is_found_again_by_its_next_agent(open_folder):
     assert (await second.seen(Exited, item)).exit_code == 143
     await second.close()
     await eventually(lambda: not os.path.exists(f"/proc/{second.keeper.keeper_pid}/exe") or marked(item) == [])
+
+
+async def test_what_a_worker_and_its_children_use_is_told_without_cgroups(bench):
+    item = script("(while :; do :; done) & while :; do :; done")
+    await bench.start(item)
+    await bench.seen(Progress, item)
+
+    async def cpu_seconds() -> float:
+        used = (await bench.runtime.usage([item.attempt, "f" * 32])).get(item.attempt)
+        return (used and used.cpu_seconds) or 0.0
+
+    deadline = asyncio.get_running_loop().time() + 30
+    while await cpu_seconds() < 0.2:
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.05)
+    used = (await bench.runtime.usage([item.attempt]))[item.attempt]
+    assert used.memory_bytes
+    assert (used.received_bytes, used.transmitted_bytes) == (None, None)
+    await bench.runtime.stop(item.attempt, 0)
+    await bench.seen(Exited, item)
+    assert await bench.runtime.usage([item.attempt]) == {}
