@@ -19,6 +19,7 @@ from machines.models import (
     Namespace,
     Volume,
 )
+from machines.protocol import DataKind
 
 HISTORY_SHOWN = 200
 
@@ -107,6 +108,15 @@ def get_volume(access: Access, kind: str, name: str) -> Volume:
     if found is None:
         raise NotFound(f"the workspace has no {kind} {name}")
     return found
+
+
+def names_of(access: Access) -> dict[str, set[str]]:
+    """What the workspace's runs may name, as the New run form calls it: credentials, drives, model. Two queries."""
+    names: dict[str, set[str]] = {"credentials": set(), "drives": set(), "model": set()}
+    names["credentials"].update(access.workspace.credentials.values_list("name", flat=True))
+    for kind, name in access.workspace.volumes.values_list("kind", "name"):
+        names["drives" if kind == DataKind.DRIVE else "model"].add(name)
+    return names
 
 
 def data_on_machines(access: Access, uids: Collection[UUID]) -> dict[UUID, dict[int, DataOnMachine]]:

@@ -5,6 +5,7 @@ import shlex
 from typing import Any
 
 from runs import units
+from runs.spec_rules import MODEL_PATH
 
 _ENV_NAME = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_.-]*)=")
 _WHOLE_VALUE = "value"  # the key that every credential has
@@ -118,3 +119,31 @@ def spell_credentials(references: list[dict[str, Any]]) -> str:
         if "mount_path" in reference:
             parts.append(f"files of {name} in {reference['mount_path']}")
     return ", ".join(parts)
+
+
+def parse_drives(text: str) -> list[dict[str, Any]]:
+    """`datavolume_refs` from `NAME:/path` and `NAME:/path:ro`. Raises ValueError with a sentence."""
+    found = []
+    for part in split_list(text):
+        name, _, rest = (piece.strip() for piece in part.partition(":"))
+        path, colon, how = (piece.strip() for piece in rest.partition(":"))
+        if not name or not path.startswith("/") or (colon and how not in ("ro", "rw")):
+            raise ValueError(f"{_short(part)} is not NAME:/path or NAME:/path:ro")
+        found.append({"name": name, "mount_path": path, **({"read_only": True} if how == "ro" else {})})
+    return found
+
+
+def spell_drives(references: list[dict[str, Any]]) -> str:
+    """`imagenet at /data, read only`."""
+    return "; ".join(
+        f"{reference['name']} at {reference['mount_path']}{', read only' if reference.get('read_only') else ''}"
+        for reference in references
+    )
+
+
+def parse_model(text: str) -> list[dict[str, Any]]:
+    """`model_refs` from `NAME` or `NAME:/path`. Raises ValueError with a sentence."""
+    name, colon, path = (piece.strip() for piece in text.partition(":"))
+    if not name or (colon and not path.startswith("/")) or "," in name:
+        raise ValueError(f"{_short(text)} is not NAME or NAME:/path")
+    return [{"name": name, "mount_path": path or MODEL_PATH}]

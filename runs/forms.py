@@ -6,7 +6,7 @@ The form knows no rule of its own about runs: it reads units, quoting and lists,
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,11 @@ from runs import units
 from runs.form_texts import (
     parse_cores,
     parse_credentials,
+    parse_drives,
     parse_environment,
+    parse_model,
     spell_credentials,
+    spell_drives,
     split_arguments,
     split_list,
     whole_number,
@@ -57,6 +60,8 @@ MAIN: tuple[Field, ...] = (
     Field("gpus", "GPUs", f"{RESOURCES}.gpu_requests.count", 2, "number", "0", "For the whole run"),
     Field("cpu", "CPU cores", f"{RESOURCES}.cpu_cores", 2, "number", CPU_DEFAULTS["cpu"]),
     Field("memory", "Memory", f"{RESOURCES}.memory_bytes", 2, "text", CPU_DEFAULTS["memory"], "512Mi, 64Gi, or bytes"),
+    Field("drives", "Drives", f"{TEMPLATE}.datavolume_refs", 4, "code", hint="imagenet:/data, or imagenet:/data:ro"),
+    Field("model", "Model", f"{TEMPLATE}.model_refs", 2, "code", hint="At /model; or llama:/path", placeholder="none"),
 )
 MORE: tuple[Field, ...] = (
     Field(
@@ -168,6 +173,8 @@ READERS: dict[str, Callable[[str], Any]] = {
     "args": split_arguments,
     "env": parse_environment,
     "credentials": parse_credentials,
+    "drives": parse_drives,
+    "model": parse_model,
     "gpu_models": split_list,
     "pool": lambda text: [text],
     "gpus": whole_number,
@@ -189,6 +196,7 @@ class NewRun:
     values: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, list[str]] = field(default_factory=dict)
     general: list[Detail] = field(default_factory=list)
+    known: Mapping[str, Collection[str]] = field(default_factory=dict)  # the workspace's names, by field
 
     @classmethod
     def empty(cls) -> "NewRun":
@@ -223,8 +231,8 @@ class NewRun:
                 template[name] = self.values[name]
         if "time_limit" in self.values:
             template["time_limit_seconds"] = self.values["time_limit"]
-        if "credentials" in self.values:
-            template["secret_refs"] = self.values["credentials"]
+        named = {"credentials": "secret_refs", "drives": "datavolume_refs", "model": "model_refs"}
+        template |= {field: self.values[name] for name, field in named.items() if name in self.values}
         if "registry" in self.values:
             template["registry_secret_ref"] = {"external_secret_name": self.values["registry"]}
         template["requested_resources"] = self._resources()
@@ -287,6 +295,9 @@ class NewRun:
         }
         if "credentials" in self.values:
             echoes["credentials"] = spell_credentials(self.values["credentials"])
+        for name in ("drives", "model"):
+            if name in self.values:
+                echoes[name] = spell_drives(self.values[name])
         if "time_limit" in self.values:
             echoes["time_limit"] = units.format_duration(self.values["time_limit"])
         if "memory" in self.values:
@@ -298,7 +309,16 @@ class NewRun:
             echoes["machines"] = share
         if self.values.get("start") == "Gang" and "on_failure" not in self.values:
             echoes["on_failure"] = "RestartJob: a gang restarts all its workers together"
-        return echoes
+        return {name: text + self._unknown(name) for name, text in echoes.items()}
+
+    def _unknown(self, name: str) -> str:
+        """A warning about names that mean nothing yet: the run is taken, and its workers wait for them."""
+        keys = {"credentials": "external_secret_name", "drives": "name", "model": "name"}
+        if name not in keys or name not in self.known:
+            return ""
+        unknown = [one[keys[name]] for one in self.values[name] if one[keys[name]] not in self.known[name]]
+        missing = " or ".join(dict.fromkeys(unknown))
+        return f" — the workspace has no {missing} yet: its workers will wait for it" if unknown else ""
 
     def _share_of_a_machine(self) -> str:
         """What `machines` makes of the GPUs; nothing where they are not split evenly: then the forecast says so."""

@@ -380,3 +380,46 @@ def test_credentials_and_the_registrys_stand_in_the_body() -> None:
     clash = NewRun.read({"name": "a", "image": "busybox", "credentials": "hf", "env": "HF=1"})
     assert clash.request() is None
     assert clash.errors == {"credentials": ["sets HF, which spec.task_template.env sets as well"]}
+
+
+@pytest.mark.parametrize(
+    ("text", "references", "spelled"),
+    [
+        ("imagenet:/data", [{"name": "imagenet", "mount_path": "/data"}], "imagenet at /data"),
+        (
+            " a:/a b : ro\nb:/b:rw,",
+            [{"name": "a", "mount_path": "/a b", "read_only": True}, {"name": "b", "mount_path": "/b"}],
+            "a at /a b, read only; b at /b",
+        ),
+    ],
+)
+def test_drives_are_read_from_names_and_paths(text: str, references: list[dict[str, object]], spelled: str) -> None:
+    form = NewRun.read({"name": "a", "image": "busybox", "drives": text})
+    assert form.body()["spec"]["task_template"]["datavolume_refs"] == references
+    assert form.echoes()["drives"] == spelled
+    assert form.request() is not None
+
+
+@pytest.mark.parametrize("text", ["imagenet", "imagenet:data", ":/data", "a:/b:wo", "a:"])
+def test_what_mounts_no_drive_is_told(text: str) -> None:
+    form = NewRun.read({"name": "a", "image": "busybox", "drives": text})
+    assert form.request() is None
+    assert "is not NAME:/path or NAME:/path:ro" in form.errors["drives"][0]
+
+
+@pytest.mark.parametrize(("text", "path"), [("llama", "/model"), ("llama : /m", "/m")])
+def test_a_model_is_read_from_its_name(text: str, path: str) -> None:
+    form = NewRun.read({"name": "a", "image": "busybox", "model": text})
+    assert form.body()["spec"]["task_template"]["model_refs"] == [{"name": "llama", "mount_path": path}]
+    assert NewRun.read({"name": "a", "image": "busybox", "model": "a, b"}).errors["model"] == [
+        "'a, b' is not NAME or NAME:/path"
+    ]
+
+
+def test_a_name_that_means_nothing_yet_is_taken_with_a_warning() -> None:
+    form = NewRun.read({"name": "a", "image": "busybox", "drives": "a:/a, b:/b", "model": "m", "credentials": "c"})
+    form.known = {"drives": {"a"}, "model": {"m"}, "credentials": set()}
+    assert form.echoes()["drives"].endswith(" — the workspace has no b yet: its workers will wait for it")
+    assert form.echoes()["model"] == "m at /model"
+    assert form.echoes()["credentials"].endswith("no c yet: its workers will wait for it")
+    assert form.request() is not None

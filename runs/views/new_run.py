@@ -13,7 +13,7 @@ from astraconsole.errors import AstraError
 from astraconsole.json_bodies import parse_json
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
-from machines.queries import machines_for
+from machines.queries import machines_for, names_of
 from runs import queries
 from runs.forms import NewRun
 from runs.names import RUN_NAME_MAX
@@ -82,6 +82,8 @@ def _form_page(request: HttpRequest, access: Access, form: NewRun, status: int =
 
 def _form_context(access: Access, form: NewRun, cluster: str) -> dict[str, Any]:
     context = _cluster_context(access, cluster)
+    named = ("credentials", "drives", "model")
+    form.known = names_of(access) if any(name in form.values for name in named) else {}
     return context | {"form": form, "sections": form.sections(context["pools"])}
 
 

@@ -50,11 +50,12 @@ def _head(worker: "Worker") -> dict[str, Any]:
     return {
         "run": worker.run,
         "template": template,
+        "code": spec.code,
         "environment": sorted(template.env.items()),
         "image": shown_reference(template.image),
         "probes": _probes(template.probes),
         "secrets": _secrets(template),
-        "mounts": _mounts(template),
+        "mounts": _mounts(template, spec.code is not None),
         "sentence": _sentence(worker),
         "advice": facts.advice_for(worker),
         "retry": facts.retry(spec),
@@ -75,10 +76,14 @@ def _secrets(template: TaskTemplate) -> list[tuple[str, str]]:
     ]
 
 
-def _mounts(template: TaskTemplate) -> list[tuple[str, str]]:
+def _mounts(template: TaskTemplate, has_code: bool) -> list[tuple[str, str]]:
     """(path in the container, what is there)."""
+    mounts = [("/workspace", "the code that came with the run")] if has_code else []
+    for drive in template.datavolume_refs:
+        mounts.append((drive.mount_path, f"drive {drive.name}{', read only' if drive.read_only else ''}"))
+    mounts += [(model.mount_path, f"model {model.name}, read only") for model in template.model_refs]
     refs = [ref for ref in template.secret_refs if ref.mount_path is not None]
-    return [(ref.mount_path or "", f"credential {ref.external_secret_name}, read only") for ref in refs]
+    return mounts + [(ref.mount_path or "", f"credential {ref.external_secret_name}, read only") for ref in refs]
 
 
 def _probes(probes: Probes | None) -> list[tuple[str, Probe]]:
