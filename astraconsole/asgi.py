@@ -16,6 +16,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "astraconsole.settings")
 http = get_application()  # sets Django up: what needs its apps is imported below
 assert settings.SECRET_KEY  # without one Django raises ImproperlyConfigured: here, not at somebody's sign-in
 
+from astraconsole.sockets import counted  # noqa: E402
 from machines.consumers import AgentConsumer  # noqa: E402
 from machines.presence import watched  # noqa: E402
 from runs.consumers.logs import LogConsumer, RunLogConsumer  # noqa: E402
@@ -41,4 +42,4 @@ websocket = URLRouter(
         re_path("^", AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(pages)))),  # path("") would end there
     ]
 )
-application = watched(ProtocolTypeRouter({"http": http, "websocket": websocket}))
+application = watched(ProtocolTypeRouter({"http": http, "websocket": counted(websocket)}))

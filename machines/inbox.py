@@ -85,6 +85,15 @@ def _head(machine_id: int, machine_uid: UUID, received_at: datetime) -> dict[byt
     return {b"machine": machine_id, b"uid": machine_uid.bytes, b"at": repr(received_at.timestamp())}
 
 
+def lengths(cluster_ids: Iterable[int]) -> dict[int, int]:
+    """Entries that wait, by cluster. Raises RedisError."""
+    ids = list(cluster_ids)
+    pipeline = _redis.pipeline(transaction=False)
+    for cluster_id in ids:
+        pipeline.xlen(stream(cluster_id))
+    return dict(zip(ids, pipeline.execute(), strict=True))
+
+
 def put_back(item: SetAsideReport) -> None:
     """Give a report that was set aside another chance, and wake a drain for it."""
     assert item.machine is not None

@@ -12,6 +12,7 @@ from machines import services as machine_services
 from machines.metrics import rollup
 from runs import metrics, queries, saved_queries
 from runs.scheduling import loop
+from runs.scheduling.passes import timed
 from runs.services import codes, draining, gangs, lost, reports, restarting, retention, schedules
 
 # Ahead of beat's next tick: a schedule fires at its time, not at a tick after it.
@@ -21,7 +22,9 @@ SOON = timedelta(seconds=2 * settings.SCHEDULER_TICK_SECONDS)
 @app.task
 def tick(cluster_id: int) -> None:
     """The scheduler, woken: again as long as wakes come in."""
-    events.run_while_woken("schedule", cluster_id, lambda: loop.run_once(cluster_id, timezone.now()))
+    events.run_while_woken(
+        "schedule", cluster_id, lambda: timed(cluster_id, lambda: loop.run_once(cluster_id, timezone.now()))
+    )
 
 
 @app.task

@@ -2,9 +2,10 @@
 
 from django.urls import path
 
-from runs.views import actions, agent, gpus, listing, logs, metrics, new_run, run, worker
+from runs.views import actions, agent, gpus, health, listing, logs, metrics, new_run, run, worker
 
 urlpatterns = [
+    path("metrics", health.metrics, name="metrics"),
     path("agent/v1/code/<uuid:attempt>", agent.code, name="agent-code"),
     path("o/<slug:org>/w/<slug:ws>", listing.home, name="workspace"),
     path("o/<slug:org>/w/<slug:ws>/runs", listing.runs, name="runs"),

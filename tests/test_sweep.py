@@ -141,6 +141,7 @@ SOCKETS = {
     f"ws/{WS}/jobs/{CLUSTER}/<str:name>/log",
 }
 
+HEALTH = {"metrics"}  # a token of its own, or staff: see the tests of health
 AGENT = {"agent/v1/join", "agent/v1/code/<uuid:attempt>"}  # its own token: see the tests of joining
 NAMES = {
     "org": "acme",
@@ -224,7 +225,7 @@ def send(client: Client, method: str, address: str, **options: Any) -> Any:
 
 
 def test_every_http_route_has_a_row() -> None:
-    assert set(OTHER_ROUTES) == set(PAGES) | set(OWN) | set(REDIRECTS) | AGENT | {
+    assert set(OTHER_ROUTES) == set(PAGES) | set(OWN) | set(REDIRECTS) | AGENT | HEALTH | {
         route for route in PUBLIC if not route.startswith("api/v1/")
     }
 
