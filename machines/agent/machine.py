@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Coroutine
 from functools import partial
@@ -15,6 +14,7 @@ import msgspec
 
 from machines.agent import clock, output
 from machines.agent.address import reachable
+from machines.agent.answering import answer_to
 from machines.agent.attempt import Attempt
 from machines.agent.barrier import Barrier
 from machines.agent.code import CodeStep
@@ -47,23 +47,17 @@ from machines.agent.supervisor import Supervisor
 from machines.protocol import (
     VERSION,
     Acknowledge,
-    Answer,
     Assignments,
     Call,
     EndReason,
-    Failure,
-    FailureCode,
     Gpu,
     Heartbeat,
     Hello,
     Inventory,
-    LogChunk,
     Order,
     Phase,
     Probe,
-    ReadLog,
     Reply,
-    Request,
     ToAgent,
     Welcome,
 )
@@ -393,30 +387,6 @@ class Machine:
     # ---- answering ---------------------------------------------------------------------------------------------------
 
     async def _answer(self, call: Call) -> None:
-        try:
-            answer = await asyncio.wait_for(self._read(call.request), call.deadline_seconds)
-        except TimeoutError:
-            answer = Failure(FailureCode.DEADLINE, "the machine could not read it in time")
-        except FileNotFoundError:
-            answer = Failure(FailureCode.NOT_FOUND, "this machine has no output of that attempt")
-        except OSError as error:
-            answer = Failure(FailureCode.INTERNAL, f"the machine cannot read it: {os.strerror(error.errno or 0)}")
+        uid = call.request.attempt
+        answer = await answer_to(call, self.supervisor.attempts.get(uid), self.journal.attempt_folder(uid).output)
         self.connection.send(Reply(call.id, answer))
-
-    async def _read(self, request: Request) -> Answer:
-        """Whether more can follow is looked at before reading: what ends meanwhile is told by the next answer."""
-        attempt = self.supervisor.attempts.get(request.attempt)
-        if attempt is None:
-            raise FileNotFoundError
-        ended, archived, kept_from = attempt.ended, attempt.archived_from is not None, attempt.archived_from or 0
-        path = self.journal.attempt_folder(request.attempt).output
-        try:
-            if isinstance(request, ReadLog):
-                piece = await asyncio.to_thread(output.read, path, request.start, request.limit, kept_from)
-            else:
-                piece = await asyncio.to_thread(output.read_tail, path, request.lines, request.limit, kept_from)
-        except FileNotFoundError:
-            if attempt.forgotten:
-                raise
-            return LogChunk(0, b"", 0, ended, archived)  # it has not come to writing anything, or never did
-        return LogChunk(piece.start, piece.data, piece.next, ended and piece.whole, archived)
