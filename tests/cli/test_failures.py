@@ -236,6 +236,35 @@ def test_a_home_that_cannot_be_written_is_said(tmp_path: Path, console: StandIn)
     assert "config.json" in said(done)
 
 
+HEAVY = {"django", "pydantic", "httpx", "rich", "yaml", "numpy", "msgspec", "asyncio", "runs.spec"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["astraeus", "--help"],
+        ["slurm", "--help"],
+        ["astraeus", "runs"],
+        ["astraeus", "logs", "x"],
+        ["astraeus", "run", "--image", "x", "--", "true"],
+        ["whoami"],
+    ],
+)
+def test_a_start_imports_nothing_that_is_slow_to_import(tmp_path: Path, console: StandIn, arguments: list[str]) -> None:
+    program = (
+        "import sys; from astraconsole.cli.main import main; sys.argv[0] = 'astra'\n"
+        "try: main()\nfinally: print(*sorted(sys.modules), file=sys.stderr)"
+    )
+    env = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path), **console.environment()}
+    done = subprocess.run(
+        [sys.executable, "-c", program, *arguments], env=env, cwd=PROJECT, capture_output=True, text=True, timeout=60
+    )
+    loaded = set(done.stderr.splitlines()[-1].split())
+    assert "astraconsole.cli.main" in loaded
+    assert not HEAVY & loaded
+
+
 WORDS = st.one_of(
     st.sampled_from(
         [
