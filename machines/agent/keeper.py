@@ -7,10 +7,10 @@ bounds how fast a machine takes work.
 
 Agent → keeper: {op: spawn, attempt, argv, env, cwd, working_dir, output, exit, cgroups}, {op: stop, attempt, grace},
 {op: adopt, attempt, pid, born, exit}, {op: wait, cgroups}, {op: probe, attempt, probe, argv, env, cwd, working_dir,
-timeout}. Keeper → agent: once {ev: live, keeper, home, attempts}, then {ev: started, attempt, pid, born, at, cgroups},
-{ev: failed, attempt, code, error, at}, {ev: exit, attempt, code, at, oom}, {ev: probed, attempt, probe, code, output}.
-A spawn of an attempt that runs, or whose start was tried as its `exit` file says, starts nothing: it tells what became
-of it.
+timeout}. Keeper → agent: once {ev: live, keeper, home, attempts, probes}, then {ev: started, attempt, pid, born, at,
+cgroups}, {ev: failed, attempt, code, error, at}, {ev: exit, attempt, code, at, oom}, {ev: probed, attempt, probe, code,
+output}. A spawn of an attempt that runs, or whose start was tried as its `exit` file says, starts nothing: it tells
+what became of it.
 """
 
 import contextlib
@@ -135,7 +135,7 @@ class Keeper:
             self.link.accept()
             self.leave_at = None
             live = [worker.facts() for worker in self.workers.values()]
-            self.link.tell({"ev": "live", "keeper": os.getpid(), "home": self.home, "attempts": live})
+            self.link.tell({"ev": "live", "keeper": os.getpid(), "home": self.home, "attempts": live, "probes": True})
         elif self.link.agent is not None and self.link.agent.fileno() in ready:
             for message in self.link.receive():
                 self._handle(message)

@@ -69,6 +69,7 @@ class KeeperClient:
         self.cgroups: Cgroups | None = None
         self.live: dict[str, Message] = {}  # when this keeper was reached
         self.keeper_pid = 0
+        self.probes = False  # whether it knows of them: it may be older than this agent
         self._listeners: dict[str, Callable[[Message], None] | None] = {}  # of attempts not yet ended
         self._replaced: list[Callable[[], None]] = []
         self._outgoing: list[Message] = []
@@ -223,6 +224,7 @@ class KeeperClient:
         self._incoming.clear()
         greeting, *events = await self._frame(reader)
         self.keeper_pid = greeting["keeper"]
+        self.probes = greeting.get("probes", False)
         self.live = {facts["attempt"]: facts for facts in greeting["attempts"]}
         for event in events:
             self._dispatch(event)

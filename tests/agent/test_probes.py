@@ -297,6 +297,15 @@ async def test_a_command_that_takes_too_long_is_killed_and_its_worker_goes_on(be
     await eventually(lambda: any(isinstance(event, Exited) for event in bench.events))
 
 
+async def test_a_keeper_of_an_earlier_version_says_nothing_about_its_workers(bench: Bench) -> None:
+    item = await bench.run(script("sleep 1000"))
+    bench.keeper.probes = False  # as its greeting would leave it
+    with pytest.raises(CannotProbe, match="earlier version"):
+        await bench.ask(item, "false")
+    await bench.runtime.stop(item.attempt, 0)
+    await eventually(lambda: any(isinstance(event, Exited) for event in bench.events))
+
+
 async def test_a_command_does_not_outlive_its_worker(bench: Bench) -> None:
     item = await bench.run(script("sleep 1000"))
     asking = asyncio.create_task(bench.ask(item, "sleep", "3000", timeout=600))

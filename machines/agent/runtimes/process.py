@@ -137,6 +137,8 @@ class ProcessRuntime:
         process = self._processes.get(order.attempt)
         if process is None:
             raise CannotProbe("it has ended")
+        if not self.keeper.probes:
+            raise CannotProbe("the keeper was started by an earlier version, and knows of no probes")
         number = next(self._probe_numbers)
         answer = self._probes[number] = asyncio.get_running_loop().create_future()
         message: Message = {
