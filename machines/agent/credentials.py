@@ -110,7 +110,7 @@ class Credentials:
         sentence = f"waiting for registry secret {use.name} to be synced to this node"
         value = await self.value(order.workspace, use.name, sentence, waits)
         try:
-            return login_of(value, image_reference(order.image).partition("/")[0])
+            return login_of(value, image_reference(order.image).partition("/")[0], use.name)
         except (Unfit, ValueError) as error:
             raise CannotStart(EndReason.IMAGE_PULL, f"registry secret {use.name}: {error}") from error
 

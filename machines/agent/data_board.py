@@ -3,9 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-from machines.protocol import DATA_STATES_MAX, DataKind, DataState, DataStates
+import msgspec
+
+from machines.protocol import DATA_STATES_MAX, MAX_BYTES_FROM_AGENT, DataKind, DataState, DataStates, encode
 
 SPACING_SECONDS = 1.0  # between two messages
+SHORT_MESSAGE = 100  # characters
 
 
 class DataBoard:
@@ -33,7 +36,7 @@ class DataBoard:
     def tell(self) -> None:
         """All of it, now: a console has just welcomed this machine."""
         self._told_at = asyncio.get_running_loop().time()
-        self._send(DataStates(list(self._items.values())[:DATA_STATES_MAX]))
+        self._send(in_one_frame(list(self._items.values())))
 
     def close(self) -> None:
         if self._timer is not None:
@@ -47,3 +50,11 @@ class DataBoard:
     def _tell_change(self) -> None:
         self._timer = None
         self.tell()
+
+
+def in_one_frame(items: list[DataState]) -> DataStates:
+    """As many as a message takes; with their messages cut short, where these would make the frame too large."""
+    told = DataStates(items[:DATA_STATES_MAX])
+    if len(encode(told)) <= MAX_BYTES_FROM_AGENT:
+        return told
+    return DataStates([msgspec.structs.replace(item, message=item.message[:SHORT_MESSAGE]) for item in told.items])

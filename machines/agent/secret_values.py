@@ -82,7 +82,7 @@ def _is_file_name(key: str) -> bool:
     return key not in ("", ".", "..") and "/" not in key and "\0" not in key and length <= FILE_NAME_BYTES
 
 
-def login_of(value: bytes, server: str) -> RegistryLogin:
+def login_of(value: bytes, server: str, credential: str = "") -> RegistryLogin:
     """For the registry `server` of an image: a login is given to nobody else. Raises Unfit."""
     keys = keys_of(value) or {}
     if any(not keys.get(key) for key in LOGIN_KEYS):
@@ -92,4 +92,4 @@ def login_of(value: bytes, server: str) -> RegistryLogin:
     of = DEFAULT_SERVERS.get(of, of.removeprefix("https://").removeprefix("http://"))
     if of != server:
         raise Unfit(f"its login is for another registry than the image's, {server}")
-    return RegistryLogin(server, username, password)
+    return RegistryLogin(server, username, password, credential)

@@ -5,12 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from machines.agent.data_board import DataBoard
+from machines.agent.data_board import DataBoard, in_one_frame
 from machines.agent.launch import Launch
 from machines.agent.preparing import Preparation, Waits
 from machines.agent.runtimes.base import AttemptFolder, CannotStart, Mount, Prepared, Progress, RegistryLogin
 from machines.agent.supervisor import Supervisor
-from machines.protocol import Assignments, DataKind, DataState, DataStates, EndReason, Order, Phase, Welcome
+from machines.protocol import (
+    DATA_STATES_MAX,
+    MAX_BYTES_FROM_AGENT,
+    Assignments,
+    DataKind,
+    DataState,
+    DataStates,
+    EndReason,
+    Order,
+    Phase,
+    Welcome,
+    encode,
+)
 from tests.agent.agents import eventually, order
 
 FOLDER = AttemptFolder(Path("/nowhere"))
@@ -114,3 +126,11 @@ async def test_the_board_tells_all_it_holds_and_not_again_within_a_second():
     board.tell()
     assert told[1:] == [DataStates([second])]
     board.close()
+
+
+def test_what_a_machine_holds_always_fits_into_one_frame():
+    items = [DataState(DataKind.DRIVE, f"{number:032x}", "Failed", "€" * 500) for number in range(2000)]
+    frame = in_one_frame(items)
+    assert len(encode(frame)) <= MAX_BYTES_FROM_AGENT
+    assert [item.uid for item in frame.items] == [item.uid for item in items[:DATA_STATES_MAX]]
+    assert in_one_frame(items[:10]).items == items[:10]

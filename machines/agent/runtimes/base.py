@@ -65,11 +65,12 @@ class Mount:
 
 @dataclass(frozen=True)
 class RegistryLogin:
-    """`server`: host and port, as images name them."""
+    """`server`: host and port, as images name them. `credential`: whose value it is, for people."""
 
     server: str
     username: str = field(repr=False)
     password: str = field(repr=False)
+    credential: str = ""
 
 
 @dataclass(frozen=True)

@@ -224,7 +224,8 @@ class DockerRuntime:
             await self._engine.pull(reference, tell, login)
         except aiodocker.DockerError as error:
             kind = request.pull_failure(error.message, reference)
-            raise CannotStart(EndReason.IMAGE_PULL, error.message, pull_failure=kind) from error
+            message = request.with_login(error.message, kind, login)
+            raise CannotStart(EndReason.IMAGE_PULL, message, pull_failure=kind) from error
 
     async def _create(self, order: Order, prepared: Prepared, reference: str) -> None:
         body = request.container_request(

@@ -57,6 +57,13 @@ def pull_failure(message: str, reference: str) -> PullFailure | None:
     return next((kind for kind, words in _PULL_WORDS if any(word in said for word in words)), None)
 
 
+def with_login(message: str, kind: PullFailure | None, login: RegistryLogin | None) -> str:
+    """The engine's words; where a registry denies, also which login it was given."""
+    if kind is not PullFailure.DENIED:
+        return message
+    return f"{message} (without a login)" if login is None else f"{message} (with the login of {login.credential})"
+
+
 def command_code(message: str) -> int | None:
     """The exit code that a shell would give, from Podman's words for why it cannot start a command. Docker gives it."""
     words = {"attempted to invoke a command that was not found": 127, "OCI runtime permission denied": 126}

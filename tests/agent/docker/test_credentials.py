@@ -24,7 +24,7 @@ def private(registry: Registry) -> Registry:
 def login(registry: Registry, password: str | None = None) -> Prepared:
     username, right = registry.login or ("", "")
     server = registry.image.partition("/")[0]
-    return Prepared(login=RegistryLogin(server, username, right if password is None else password))
+    return Prepared(login=RegistryLogin(server, username, right if password is None else password, "reg"))
 
 
 async def refusal(agent: Agent, prepared: Prepared, image: str) -> CannotStart:
@@ -53,6 +53,8 @@ async def test_no_login_a_wrong_one_a_missing_image_and_no_registry_are_told_apa
     away = await refusal(agent, Prepared(login=RegistryLogin(server, "robot$ci", "p")), image)
     found = [each.pull_failure for each in (without, wrong, absent, away)]
     assert found == [PullFailure.DENIED, PullFailure.DENIED, PullFailure.NOT_FOUND, PullFailure.UNREACHABLE]
+    assert without.message.endswith("(without a login)")
+    assert wrong.message.endswith("(with the login of reg)")
     assert not any("wörd" in each.message or "not the word" in each.message for each in (without, wrong, absent, away))
 
 
