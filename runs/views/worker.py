@@ -8,9 +8,10 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from astraconsole.security import with_charts
-from astraconsole.tenancy.queries import get_access
+from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from machines.images import shown_reference
+from machines.queries import credentials_of
 from runs import queries, sentences
 from runs.spec import Probe, Probes, TaskTemplate, load_spec, template_of
 from runs.state_machine import ENDED
@@ -32,7 +33,7 @@ def worker(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> 
     tab = request.GET.get("tab", "log")
     tab = tab if tab in TABS else "log"
     context = context_of(access, cluster=cluster, tab=tab, worker=found, api=request.build_absolute_uri("/api/v1"))
-    context |= _head(found) | _tab(found, tab)
+    context |= _head(access, found) | _tab(found, tab)
     if tab == "log" and not is_partial(request):
         context |= worker_log(request, found)
     if tab == "metrics" and not is_partial(request):
@@ -41,7 +42,7 @@ def worker(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> 
     return with_charts(answer) if tab == "metrics" else answer
 
 
-def _head(worker: "Worker") -> dict[str, Any]:
+def _head(access: Access, worker: "Worker") -> dict[str, Any]:
     spec = load_spec(worker.run.spec)
     attempts = list(queries.attempts_of(worker))
     now = timezone.now()
@@ -55,6 +56,7 @@ def _head(worker: "Worker") -> dict[str, Any]:
         "image": shown_reference(template.image),
         "probes": _probes(template.probes),
         "secrets": _secrets(template),
+        **_awaited_credential(access, worker, template),
         "mounts": _mounts(template, spec.code is not None),
         "sentence": _sentence(worker),
         "advice": facts.advice_for(worker),
@@ -74,6 +76,16 @@ def _secrets(template: TaskTemplate) -> list[tuple[str, str]]:
         for ref in template.secret_refs
         for key, variable in ref.env_vars.items()
     ]
+
+
+def _awaited_credential(access: Access, worker: "Worker", template: TaskTemplate) -> dict[str, Any]:
+    """The credential that its preparation waits for, and whether there is one of that name."""
+    refs = [*template.secret_refs, *([template.registry_secret_ref] if template.registry_secret_ref else [])]
+    words = worker.reason.replace(":", " ").split() if worker.reason.startswith("waiting for ") else []
+    name = next((ref.external_secret_name for ref in refs if ref.external_secret_name in words), "")
+    if not name or worker.state in ENDED:
+        return {}
+    return {"waits_for": name, "is_defined": name in {each.name for each in credentials_of(access)}}
 
 
 def _mounts(template: TaskTemplate, has_code: bool) -> list[tuple[str, str]]:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from astraconsole.tenancy.permissions import Role
+from machines.credentials import save_credential
 from machines.models import Namespace
 from machines.protocol import EndReason, Phase
 from runs.models import Attempt, Run
@@ -136,6 +138,20 @@ def test_a_worker_that_is_not_ready_says_so_on_its_page_and_on_its_runs(place: P
     started = text_of(place.get("/workers/gpu-east/web-0?tab=started"))
     assert "GET http://127.0.0.1:8000/health every 5s, 1s each; fails after 3 in a row, succeeds after 2" in started
     assert "every 10s after 90s, 1s each; fails after 3 in a row" in started
+
+
+def test_a_worker_that_waits_for_a_credential_leads_to_it_once_there_is_one(place: Place) -> None:
+    refs = [{"external_secret_name": "hf-token", "env_vars": {"token": "HF_TOKEN"}}]
+    run = place.submit("llama", template={"secret_refs": refs})
+    attempt = builders.place(builders.workers(run)[0], place.machine)
+    sentence = "waiting for external secret hf-token"
+    builders.report(attempt, (Phase.PREPARING, 1.0), waiting=sentence)
+    page = place.get("/workers/gpu-east/llama-0?tab=started")
+    assert f"{sentence} · the workspace has no credential of that name yet" in text_of(page)
+    assert "hf-token as HF_TOKEN (key token)" in text_of(page)
+    save_credential(builders.access(place.workspace, Role.ADMIN), "hf-token", "file", "hf", timezone.now())
+    page = place.get("/workers/gpu-east/llama-0")
+    assert 'href="/o/acme/w/vision/credentials/hf-token">whether the machine could fetch it' in page
 
 
 def test_a_service_in_a_loop_has_no_last_try(place: Place) -> None:
