@@ -268,7 +268,7 @@ def _split(node_selection: bytes, resources: bytes, mounted: bytes, pools: tuple
 
 def _spec_of(node_selection: bytes, resources: bytes, mounted: bytes) -> RunSpec:
     """The part of a specification that placing depends on; the rest of it is never loaded."""
-    refs = zip(MOUNTED, msgspec.json.decode(mounted), strict=True)
     template = {"image": "any", "requested_resources": msgspec.json.decode(resources)}
-    template |= {name: given for name, given in refs if given is not None}
+    refs = msgspec.json.decode(mounted) or [None] * len(MOUNTED)
+    template |= {name: given for name, given in zip(MOUNTED, refs, strict=True) if given is not None}
     return load_spec({"task_template": template, "node_selection": msgspec.json.decode(node_selection)})

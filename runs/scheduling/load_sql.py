@@ -47,6 +47,11 @@ def _of_worker(field: str) -> str:
         ) ELSE {ours} END"""
 
 
+# Most runs have nothing mounted: that is found out at a quarter of the price.
+_MOUNTED = f"""CASE WHEN coalesce(w."group", '') = '' AND NOT r.spec -> 'task_template' ?| ARRAY[{_listed(MOUNTED)}]
+        THEN NULL ELSE jsonb_build_array({", ".join(map(_of_worker, MOUNTED))}) END"""
+
+
 # Room is held until the machine has said that the process is gone, whatever has become of the run.
 _HOLDS = f"""
     (SELECT coalesce(json_agg(json_build_array(
@@ -74,7 +79,7 @@ _WAITING = f"""
         {_of_worker("time_limit_seconds")},
         r.spec -> 'node_selection',
         {_of_worker("requested_resources")},
-        jsonb_build_array({", ".join(map(_of_worker, MOUNTED))}),
+        {_MOUNTED},
         r.spec ?| array['machines', 'array', 'worker_groups']
             OR coalesce(r.spec -> 'node_selection' ? 'count', false),
         coalesce(w.gpus, 0), coalesce(w.cpu_milli, 0), coalesce(w.memory_bytes, 0), w.node_fraction,

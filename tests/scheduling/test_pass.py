@@ -84,6 +84,11 @@ def test_what_a_group_has_mounted_is_loaded_with_its_workers() -> None:
     assert [machine.runs_containers for machine in snapshot.machines] == [False, True]
     (waiting,) = snapshot.waiting
     assert [worker.ask.constraints.mounts for worker in waiting.workers] == [(), ("file secrets", "drives")]
+    Run.objects.all().delete()
+    make_run(namespace, "eval", template={"secret_refs": [file]})
+    make_run(namespace, "plain", template={"secret_refs": [variable]})
+    waiting = load_snapshot(namespace.cluster_id).waiting
+    assert [run.workers[0].ask.constraints.mounts for run in waiting] == [("file secrets",), ()]
 
 
 def test_a_live_attempt_is_loaded_as_a_hold_until_it_is_released() -> None:
