@@ -2,10 +2,13 @@
 
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import quote, unquote
+
+PIECE = 4 * 1024**2  # what an agent asks for at a time
 
 
 class Source:
@@ -17,6 +20,7 @@ class Source:
         self.says_size = True
         self.token = ""
         self.break_after: int | None = None  # bytes of answers in all, then every connection is cut
+        self.hold_after: int | None = None  # bytes of answers in all; then none comes until it is null again
         self.held = threading.Event()  # answers with content wait for it
         self.held.set()
         self.requests: list[tuple[str, str]] = []  # path, Range
@@ -65,6 +69,8 @@ class Handler(BaseHTTPRequestHandler):
         if with_body:
             source.requests.append((path, wanted or ""))
             source.held.wait(30)
+            while source.hold_after is not None and source.sent + PIECE > source.hold_after:
+                time.sleep(0.02)
         if wanted and source.ranges:
             start, end = (int(text) for text in wanted.removeprefix("bytes=").split("-"))
             if start >= len(body):

@@ -1,14 +1,15 @@
 """Code, drives and models in containers, on a real engine."""
 
+import asyncio
 import hashlib
 import os
 import uuid
 
 import pytest
 
-from machines.protocol import CodeUse, DataKind, DataState, EndReason, Order, VolumeSource, VolumeUse
+from machines.protocol import CodeUse, DataKind, DataState, EndReason, Order, Phase, VolumeSource, VolumeUse
 from tests import archives
-from tests.agent.agents import order
+from tests.agent.agents import eventually, order
 from tests.agent.fake_console import FakeConsole
 from tests.agent.sources import http_source
 from tests.engine import IMAGE
@@ -139,3 +140,81 @@ async def test_a_copy_is_filled_once_for_all_who_wait_and_mounted_whole(console,
     assert len(ranges) == 2 * 3  # three pieces each, for the drive and the model
     await console.until(lambda: state_of(console, drive).state == state_of(console, model).state == "Ready")
     assert state_of(console, drive).done_bytes == state_of(console, drive).total_bytes == 9 * MIB + 5
+
+
+async def test_an_agent_killed_while_it_fills_goes_on_where_it_was(console, docker_agent, source):
+    source.files["/big.bin"] = os.urandom(20 * MIB)
+    agent = docker_agent()
+    drive = defined("big", "copy", f"{source.url}/big.bin")
+    console.volumes = [drive]
+    item = reads("sha256sum /data/big.bin", VolumeUse(DRIVE, "big", "/data"))
+    source.hold_after = 9 * MIB
+    await console.connected()
+    await console.assign(item)
+    part = agent.state / "data" / drive.uid / "part" / "big.bin"
+    await eventually(lambda: part.exists() and part.stat().st_size == 8 * MIB)
+    await waits(console, item, "to be filled: 40 %")
+    agent.kill()
+    assert not (agent.state / "data" / drive.uid / "copy").exists()
+    source.requests.clear()
+    source.hold_after = None
+    agent.start()
+    assert hashlib.sha256(source.files["/big.bin"]).hexdigest() in (await outcome(console, agent, item))[2]
+    assert source.requests[0] == ("/big.bin", f"bytes={8 * MIB}-{12 * MIB - 1}")
+
+
+async def test_a_worker_is_started_when_its_drive_is_made_and_its_source_has_come_back(console, docker_agent, source):
+    agent = docker_agent()
+    item = reads("cat /data/x", VolumeUse(DRIVE, "late", "/data"))
+    await console.connected()
+    await console.assign(item)
+    await waits(console, item, "Waiting for data volume late: the workspace has no drive of this name")
+    drive = defined("late", "copy", f"{source.url}/x")
+    console.volumes = [drive]
+    await console.assign(item)
+    await waits(console, item, "Waiting for drive late to be filled: there is nothing at")
+    await console.until(lambda: state_of(console, drive).state == "Failed")
+    assert "tried again in" in state_of(console, drive).message
+    source.files["/x"] = b"here"
+    assert await outcome(console, agent, item) == (EndReason.EXITED, 0, "here")
+
+
+async def test_a_removed_drives_copy_goes_once_nobody_uses_it(console, docker_agent, source):
+    source.files["/x"] = b"here"
+    agent = docker_agent()
+    drive = defined("d", "copy", f"{source.url}/x")
+    console.volumes = [drive]
+    item = reads("while [ ! -e /tmp/end ]; do sleep 0.1; done", VolumeUse(DRIVE, "d", "/data"))
+    await console.connected()
+    await console.assign(item)
+    await console.reached(item.attempt, Phase.RUNNING)
+    console.volumes = []
+    await console.assign(item)
+    await console.until(lambda: state_of(console, drive).state == "")
+    agent.kill()
+    agent.start()  # the next one knows what the worker has mounted
+    await console.until(lambda: len(console.hellos) == 2)
+    await console.assign(item)
+    copy = agent.state / "data" / drive.uid
+    await asyncio.sleep(0.5)  # nothing is to happen, and nobody tells that
+    assert (copy / "copy" / "x").read_bytes() == b"here"
+    await console.assign()
+    await console.ended(item.attempt)
+    await eventually(lambda: not copy.exists())
+
+
+async def test_filling_stops_when_the_last_worker_that_waits_is_stopped(console, docker_agent, source):
+    source.files["/big.bin"] = os.urandom(20 * MIB)
+    source.hold_after = 5 * MIB
+    docker_agent()
+    drive = defined("big", "copy", f"{source.url}/big.bin")
+    console.volumes = [drive]
+    item = reads("true", VolumeUse(DRIVE, "big", "/data"))
+    await console.connected()
+    await console.assign(item)
+    await waits(console, item, "to be filled: 20 %")
+    await console.assign()
+    assert await console.ended(item.attempt) == (EndReason.STOPPED, None)
+    source.hold_after = None
+    await console.until(lambda: state_of(console, drive).state == "Waiting")
+    assert len(source.requests) < 5
