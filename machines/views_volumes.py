@@ -22,9 +22,9 @@ from machines.volumes import create_volume, fields_of
 from runs.services.volumes import delete_volume
 
 FORMS = (
-    ("copy", "Copy of a remote source", "s3://bucket/folder, gs://…, https://…: filled on each machine that needs it"),
-    ("folder", "Folder of the machine", "/srv/data: where the machine's owner allows it"),
-    ("nfs", "Folder of a file server (NFS)", "server:/export: where the machine's owner allows it"),
+    ("copy", "Copy of a remote source"),
+    ("folder", "Folder of the machine"),
+    ("nfs", "Folder of a file server (NFS)"),
 )
 
 
