@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup run test test-torch check format bench bench-cli bench-scheduler screenshots clean
+.PHONY: setup run test test-torch check format bench bench-cli bench-scheduler bench-logs screenshots clean
 
 setup: .venv/requirements.installed
 

@@ -243,8 +243,9 @@ def get_log(request: HttpRequest, org: str, ws: str, cluster: str, task: str, pl
     """The end of a worker's output, cut to its last 900 KiB; with `from` or `limit` its bytes from a position on."""
     worker = queries.get_worker(_access(request, org, ws, parameters=LOG_PARAMETERS), cluster, task)
     if place.start is None and place.limit is None:
-        text, archived = tail_text(worker, place.tail or LINES_DEFAULT, place.attempt)
-        return json_response({"task_name": worker.name, "logs": text, **({"archived": True} if archived else {})})
+        text, archived, cut = tail_text(worker, place.tail or LINES_DEFAULT, place.attempt)
+        further = {**({"archived": True} if archived else {}), **({"cut": cut} if cut else {})}
+        return json_response({"task_name": worker.name, "logs": text, **further})
     limit = place.limit or LOG_CHUNK_BYTES
     if place.tail is None:
         piece = read_slice(worker, place.attempt, place.start or 0, limit)

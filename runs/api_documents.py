@@ -197,11 +197,13 @@ class WorkerList(TypedDict):
 
 
 class Log(TypedDict):
-    """The end of a worker's output. `archived`: its container no longer exists."""
+    """The end of a worker's output. `archived`: its container no longer exists. `cut`: what of the lines that were asked
+    for is missing."""
 
     task_name: str
     logs: str
     archived: NotRequired[bool]
+    cut: NotRequired[str]
 
 
 class LogAttempt(TypedDict):

@@ -13,6 +13,7 @@ from runs.log_follower import waiting_sentence
 from runs.log_source import Followed, LogGone, Source, Tail
 from runs.log_text import display_lines, first_character, last_character
 from runs.models import Worker
+from runs.units import format_memory
 
 LINES_DEFAULT, LINES_MAX = 1000, 10_000
 BYTES_MAX = 900 * 1024
@@ -22,6 +23,7 @@ BYTES_MIN = 4  # the longest character: less might never get past one
 class TailText(NamedTuple):
     text: str
     archived: bool  # its container no longer exists
+    cut: str  # what is missing before it of the lines that were asked for, "" for nothing
 
 
 class Slice(NamedTuple):
@@ -59,7 +61,7 @@ def tail_text(worker: Worker, lines: int, attempt: int | None = None) -> TailTex
     _, tail = async_to_sync(_read_tail)(followed, attempt, _checked("tail", lines, 1, LINES_MAX), BYTES_MAX)
     shown = display_lines(tail.data, tail.start, line_max=BYTES_MAX)
     text = "".join(f"{line.text}\n" if line.complete else line.text for line in shown)
-    return TailText(_last_bytes(text, BYTES_MAX), tail.archived)
+    return TailText(_last_bytes(text, BYTES_MAX), tail.archived, _cut(tail, len(shown) < lines))
 
 
 def read_slice(worker: Worker, attempt: int | None, start: int, limit: int) -> Slice:
@@ -139,6 +141,14 @@ async def _one_tail(source: Source, lines: int, most: int) -> Tail:
         if source.over:
             raise
         return Tail(0, b"", ended=False, archived=False, lost=False, mid_line=False)
+
+
+def _cut(tail: Tail, fewer: bool) -> str:
+    if tail.mid_line:
+        return "a part line was cut at 900 KiB"
+    if tail.lost:
+        return f"{format_memory(tail.start)} before this not kept"
+    return f"cut at 900 KiB: {format_memory(tail.start)} before this not shown" if fewer and tail.start else ""
 
 
 def _last_bytes(text: str, most: int) -> str:

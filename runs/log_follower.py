@@ -150,7 +150,7 @@ def _opening(tail: Tail) -> Iterable[Item]:
     if tail.lost:
         yield Item(0, Mark(f"{format_memory(tail.start)} before this not kept"))
     elif tail.mid_line:
-        yield Item(0, Mark("the beginning of this line is not shown"))
+        yield Item(0, Mark(f"a part line was cut at {format_memory(SHOWN_BYTES)}: its beginning is not shown"))
     elif tail.start > 0:
         yield Item(0, Mark(f"{format_memory(tail.start)} before this not shown"))
 

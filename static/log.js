@@ -16,6 +16,7 @@ class Log {
     this.newer = panel.querySelector("[data-newer]");
     this.positions = JSON.parse(panel.dataset.positions);
     this.together = panel.dataset.socket.includes("/jobs/");
+    this.onRun = panel.querySelector("[name=tab]") !== null;
     this.around = "around" in panel.dataset;
     this.ended = panel.dataset.status === "ended" && !this.around;
     this.seconds = Number(panel.dataset.seconds);
@@ -61,9 +62,7 @@ class Log {
   // The address of a line; where several workers are shown, of the line in its own worker's log.
   addressOf(item, worker) {
     const [, attempt, offset] = item.id.match(/(\d+)\.(\d+)$/);
-    const onRun = this.panel.querySelector("[name=tab]");
-    const query = new URLSearchParams(onRun ? { tab: "logs", worker, attempt, at: offset } : { attempt, at: offset });
-    return `?${query}#L${attempt}.${offset}`;
+    return `${this.onRun ? `?tab=logs&worker=${worker}&` : "?"}attempt=${attempt}&at=${offset}#L${attempt}.${offset}`;
   }
 
   listen() {
@@ -290,4 +289,4 @@ class Log {
   }
 }
 
-for (const panel of document.querySelectorAll("[data-log]")) new Log(panel);
+const logs = [...document.querySelectorAll("[data-log]")].map((panel) => new Log(panel));

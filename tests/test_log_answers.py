@@ -38,9 +38,9 @@ def attempt(db: None, machines: LogMachines) -> Attempt:
 
 def test_an_answer_has_the_lines_from_the_end(attempt: Attempt, machines: LogMachines) -> None:
     machines.prints(attempt.uid, b"".join(b"%d\n" % number for number in range(120_000)))
-    text, archived = tail_text(attempt.worker, 1000)
+    text, archived, cut = tail_text(attempt.worker, 1000)
     assert text.splitlines() == [str(number) for number in range(119_000, 120_000)]
-    assert (text[-1], archived) == ("\n", False)
+    assert (text[-1], archived, cut) == ("\n", False, "")
 
 
 def test_the_largest_answer_is_ten_thousand_lines(attempt: Attempt, machines: LogMachines) -> None:
@@ -57,14 +57,17 @@ def test_an_ask_for_too_many_or_no_lines_is_refused(attempt: Attempt, lines: int
 
 def test_an_answer_is_cut_to_900_kib_at_a_line(attempt: Attempt, machines: LogMachines) -> None:
     machines.prints(attempt.uid, b"".join(b"%0199d\n" % number for number in range(10_000)))
-    lines = tail_text(attempt.worker, 10_000).text.splitlines()
+    answer = tail_text(attempt.worker, 10_000)
+    assert answer.cut == "cut at 900 KiB: 1.03 MiB before this not shown"
+    lines = answer.text.splitlines()
     assert {len(line) for line in lines} == {199}
     assert 4500 < len(lines) <= 900 * 1024 // 200
 
 
 def test_an_answer_cut_inside_a_line_begins_with_a_whole_character(attempt: Attempt, machines: LogMachines) -> None:
     machines.prints(attempt.uid, "€".encode() * 1_000_000)
-    text = tail_text(attempt.worker, 10).text
+    text, _, cut = tail_text(attempt.worker, 10)
+    assert cut == "a part line was cut at 900 KiB"
     assert set(text) == {"€"}
     assert 900 * 1024 - 4 <= len(text.encode()) <= 900 * 1024
 

@@ -264,7 +264,7 @@ async def test_a_line_larger_than_a_page_shows_its_end(machines: LogMachines) ->
     source = a_source()
     machines.prints(source.attempt, b"start" + "€".encode() * 3_000_000)
     mark, line = shown(await last_lines(followed(source), None, 1))
-    assert mark == "— the beginning of this line is not shown —"
+    assert mark == "— a part line was cut at 4 MiB: its beginning is not shown —"
     assert set(line) == {"€"}
 
 

@@ -1,6 +1,6 @@
 """Addresses below a log: what has come since, the download of what is shown, the whole log from its machine."""
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 
 from asgiref.sync import async_to_sync
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
@@ -87,7 +87,7 @@ def log_whole(request: HttpRequest, org: str, ws: str, cluster: str, name: str) 
     return response
 
 
-async def _pieces(source: Source, chunk: LogChunk) -> AsyncIterator[bytes]:
+def _pieces(source: Source, chunk: LogChunk) -> Iterator[bytes]:
     """Up to the end as it is when it is reached. A machine that goes away breaks the download off: half a log must not
     look like a whole one."""
     at = 0
@@ -98,4 +98,4 @@ async def _pieces(source: Source, chunk: LogChunk) -> AsyncIterator[bytes]:
         at = chunk.next
         if len(chunk.data) < LOG_CHUNK_BYTES:
             return
-        chunk = await log_source.read(source, at, LOG_CHUNK_BYTES)
+        chunk = async_to_sync(log_source.read)(source, at, LOG_CHUNK_BYTES)

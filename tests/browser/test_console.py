@@ -14,74 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
 
-from tests.console import ROOT, Console, eventually, running_console
+from tests.browser.person import SLOW, place, run_page, sign_in, somebody
+from tests.console import ROOT, Console, eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
-CHROMIUM = "/usr/bin/chromium"
-SLOW = 30_000  # milliseconds that a slow machine may take for what takes one second
 COUNT = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo line $i; sleep 0.1; done; echo the end"
-
-
-@pytest.fixture(scope="module")
-def console() -> Iterator[Console]:
-    with running_console("--runtime", "process", "--machine-cpus", "16", "--machine-memory", "16Gi") as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture(scope="module")
-def cookies(console: Console, browser: Browser) -> Any:
-    """Of somebody who has signed in."""
-    context = browser.new_context()
-    sign_in(context.new_page(), console)
-    state = context.storage_state()
-    context.close()
-    return state
-
-
-@pytest.fixture
-def page(browser: Browser, cookies: Any) -> Iterator[Page]:
-    with somebody(browser, cookies) as context:
-        yield context.new_page()
-
-
-@contextmanager
-def somebody(browser: Browser, cookies: Any, **options: Any) -> Iterator[BrowserContext]:
-    """A signed-in browser in which no page may break a script or the content security policy."""
-    context = browser.new_context(storage_state=cookies, **options)
-    broken: list[str] = []
-    context.on("weberror", lambda error: broken.append(str(error.error)))
-    context.on("console", lambda line: broken.append(line.text) if "Security Policy" in line.text else None)
-    try:
-        yield context
-    finally:
-        context.close()
-    assert not broken
-
-
-def sign_in(page: Page, console: Console) -> None:
-    page.goto(console.url)
-    page.get_by_label("User name").fill(console.ready["username"])
-    page.get_by_label("Password").fill(console.ready["password"])
-    page.get_by_role("button", name="Sign in").click()
-    page.wait_for_url("**/runs")
-
-
-def place(console: Console) -> str:
-    return f"{console.url}/o/{console.ready['organisation']}/w/{console.ready['workspace']}"
-
-
-def run_page(console: Console, name: str) -> str:
-    return f"{place(console)}/jobs/{console.ready['cluster']}/{name}"
 
 
 def state_of(page: Page) -> Any:
