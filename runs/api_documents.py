@@ -197,8 +197,8 @@ class WorkerList(TypedDict):
 
 
 class Log(TypedDict):
-    """The end of a worker's output. `archived`: its container no longer exists. `cut`: what of the lines that were asked
-    for is missing."""
+    """The end of a worker's output. `archived`: its container no longer exists. `cut`: what is missing of the lines
+    that were asked for."""
 
     task_name: str
     logs: str
