@@ -8,6 +8,7 @@ one piece by one thread of a pool.
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import IO, Any
 
 import django
@@ -16,6 +17,39 @@ from django.core import signals
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.urls import set_script_prefix
+
+
+class Gate:
+    """Closed while the server holds more of a response than its client takes: a slow client must not fill our memory.
+
+    ASGI has no word for this. Daphne's `send` is bound to the Twisted request, which tells a producer to pause.
+    """
+
+    def __init__(self, request: Any) -> None:
+        self._request = request
+        self._open = asyncio.Event()
+        self.gone = False
+        self.resumeProducing()
+        request.registerProducer(self, True)
+
+    async def passed(self) -> None:
+        await self._open.wait()
+
+    def remove(self) -> None:
+        if self._request.channel is not None:  # else its client has gone
+            self._request.unregisterProducer()
+
+    # ---- Twisted's IPushProducer ----
+
+    def pauseProducing(self) -> None:
+        self._open.clear()
+
+    def resumeProducing(self) -> None:
+        self._open.set()
+
+    def stopProducing(self) -> None:
+        self.gone = True
+        self._open.set()
 
 
 class ThreadedHandler(ASGIHandler):
@@ -40,7 +74,7 @@ class ThreadedHandler(ASGIHandler):
         if not response.streaming:
             await self.send_response(response, send)  # to a client that has gone, the server drops it
             return
-        response.streaming_content = self._parts(iter(response.streaming_content))
+        response.streaming_content = self._parts(iter(response.streaming_content), send)
         try:
             await self.send_response(response, send)
         finally:
@@ -58,11 +92,22 @@ class ThreadedHandler(ASGIHandler):
                 response.close()
             return response
 
-    async def _parts(self, parts: Iterator[bytes]) -> AsyncIterator[bytes]:
-        """Made by the threads, since a disk may be slow."""
+    async def _parts(self, parts: Iterator[bytes], send: Callable[[Any], Awaitable[None]]) -> AsyncIterator[bytes]:
+        """Made by the threads, since a disk may be slow; each when the client has taken those before."""
         loop = asyncio.get_running_loop()
-        while (part := await loop.run_in_executor(self._threads, next, parts, None)) is not None:
-            yield part
+        part = await loop.run_in_executor(self._threads, next, parts, None)
+        gate = None
+        try:
+            while part is not None and not (gate and gate.gone):
+                yield part
+                if gate is None and isinstance(send, partial):
+                    gate = Gate(send.args[0])
+                if gate is not None:
+                    await gate.passed()
+                part = await loop.run_in_executor(self._threads, next, parts, None)
+        finally:
+            if gate is not None:
+                gate.remove()
 
 
 def get_application() -> ThreadedHandler:
