@@ -33,6 +33,7 @@ MACHINE = ("--machines", "5", "--runtime", "process", "--machine-cpus", "64", "-
 class Seen:
     """By all viewers together."""
 
+    viewers: int = 0  # that have had a frame
     frames: int = 0
     lines: int = 0
     delays: list[float] = field(default_factory=list)
@@ -66,15 +67,22 @@ def sign_in(console: Console) -> str:
 
 
 async def watch(console: Console, cookie: str) -> None:
-    seen = Seen()
-    viewers = [asyncio.create_task(view(console, cookie, number % WORKERS, seen)) for number in range(VIEWERS)]
-    await asyncio.sleep(10)  # until all are connected, and have what was there before
-    before = Seen(seen.frames, seen.lines)
+    seen, connecting = Seen(), asyncio.Semaphore(20)
+    viewers = [
+        asyncio.create_task(view(console, cookie, number % WORKERS, seen, connecting)) for number in range(VIEWERS)
+    ]
+    began = time.monotonic()
+    while seen.viewers < VIEWERS and time.monotonic() < began + 300 and not all(viewer.done() for viewer in viewers):
+        await asyncio.sleep(0.2)
+    print(f"{seen.viewers} viewers connected in {time.monotonic() - began:.1f} s")
+    before = Seen(seen.viewers, seen.frames, seen.lines)
     seen.delays.clear()
     await asyncio.sleep(SECONDS)
     for viewer in viewers:
         viewer.cancel()
     broken = [error for error in await asyncio.gather(*viewers, return_exceptions=True) if isinstance(error, Exception)]
+    for error in broken[:3]:
+        print(f"a viewer broke off: {error!r}")
     looks = (seen.frames - before.frames) / VIEWERS * WORKERS
     delays = statistics.quantiles(seen.delays, n=100)
     lines = seen.lines - before.lines
@@ -83,14 +91,19 @@ async def watch(console: Console, cookie: str) -> None:
     print(f"a new line is visible after p50 {delays[49]:.2f} s, p95 {delays[94]:.2f} s, p99 {delays[98]:.2f} s")
 
 
-async def view(console: Console, cookie: str, worker: int, seen: Seen) -> None:
+async def view(console: Console, cookie: str, worker: int, seen: Seen, connecting: asyncio.Semaphore) -> None:
     """One viewer, until cancelled."""
     place = f"/ws/o/{console.ready['organisation']}/w/{console.ready['workspace']}"
     address = f"{console.url.replace('http', 'ws')}{place}/workers/{console.ready['cluster']}/viewed-{worker}/log"
     headers = {"cookie": cookie, "origin": console.url}
-    async with connect(address, additional_headers=headers, max_size=None, open_timeout=60) as socket:
+    async with connecting:
+        socket = await connect(address, additional_headers=headers, max_size=None, open_timeout=120)
+    async with socket:
+        first = True
         async for message in socket:
             now = time.time()
+            seen.viewers += first
+            first = False
             times = re.findall(r"at=([0-9.]+)=", json.loads(message)["html"])
             seen.frames += 1
             seen.lines += len(times)

@@ -20,8 +20,6 @@ from runs import metrics, queries
 from runs.api_documents import (
     ClusterList,
     DryRunDocument,
-    Log,
-    LogSlice,
     RunDocument,
     RunList,
     WorkerDocument,
@@ -29,7 +27,6 @@ from runs.api_documents import (
     cluster_document,
     created,
     dry_run_document,
-    log_slice,
     moves,
     pending_document,
     run_document,
@@ -45,6 +42,7 @@ from runs.log_answers import (
     read_slice_of_tail,
     tail_text,
 )
+from runs.log_documents import Log, LogSlice, log_slice
 from runs.names import WORKERS_MAX
 from runs.scheduling.dry_run import dry_run
 from runs.scheduling.pending import pending_details
