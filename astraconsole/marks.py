@@ -31,6 +31,11 @@ STATES: dict[str, Mark] = {
     "Lost": Mark("fail", "signal-slash"),
     "Stopping": Mark("off", "ring"),
     "Removed": Mark("off", "no-symbol"),
+    # schedules, and what came of a time
+    "Enabled": Mark("run", "dot"),
+    "Disabled": Mark("off", "pause"),
+    "Started": Mark("done", "check"),
+    "Skipped": Mark("off", "no-symbol"),
     # what machines hold
     "Synced": Mark("run", "check"),
     "Waiting": Mark("wait", "ring"),

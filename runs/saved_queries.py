@@ -29,6 +29,12 @@ def list_templates(access: Access, after: str = "", limit: int = LIMIT_MAX) -> T
     return Templates(items[:limit], items[limit - 1].name if len(items) > limit else None)
 
 
+def templates_shown(access: Access) -> list[Template]:
+    """By name, without their specifications: what pages list."""
+    found = Template.objects.filter(workspace=access.workspace).select_related("saved_by").defer("spec")
+    return list(found.order_by("name")[:LIMIT_MAX])
+
+
 def get_template(access: Access, uid: str) -> Template:
     """Raises NotFound."""
     found = Template.objects.filter(workspace=access.workspace, uid=_uid(uid)).select_related("saved_by").first()

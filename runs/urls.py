@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from runs.views import actions, agent, gpus, health, listing, logs, metrics, new_run, run, worker
+from runs.views import actions, agent, gpus, health, listing, logs, metrics, new_run, run, schedules, templates, worker
 
 urlpatterns = [
     path("metrics", health.metrics, name="metrics"),
@@ -12,6 +12,16 @@ urlpatterns = [
     path("o/<slug:org>/w/<slug:ws>/runs/bulk", actions.bulk, name="bulk"),
     path("o/<slug:org>/w/<slug:ws>/new-run", new_run.new_run, name="new_run"),
     path("o/<slug:org>/w/<slug:ws>/new-run/check", new_run.check, name="check_run"),
+    path("o/<slug:org>/w/<slug:ws>/templates", templates.templates, name="templates"),
+    path("o/<slug:org>/w/<slug:ws>/save-template", templates.save_template, name="save_template"),
+    path("o/<slug:org>/w/<slug:ws>/templates/<str:template>/remove", templates.remove_template, name="remove_template"),
+    path("o/<slug:org>/w/<slug:ws>/schedules", schedules.schedules, name="schedules"),
+    path("o/<slug:org>/w/<slug:ws>/new-schedule", schedules.new_schedule, name="new_schedule"),
+    path("o/<slug:org>/w/<slug:ws>/schedules/<slug:name>", schedules.schedule, name="schedule"),
+    path("o/<slug:org>/w/<slug:ws>/schedules/<slug:name>/run", schedules.run_schedule, name="run_schedule"),
+    path("o/<slug:org>/w/<slug:ws>/schedules/<slug:name>/enable", schedules.enable_schedule, name="enable_schedule"),
+    path("o/<slug:org>/w/<slug:ws>/schedules/<slug:name>/disable", schedules.disable_schedule, name="disable_schedule"),
+    path("o/<slug:org>/w/<slug:ws>/schedules/<slug:name>/remove", schedules.remove_schedule, name="remove_schedule"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>", run.run, name="run"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/charts", metrics.run_charts, name="run_charts"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/using", metrics.using, name="using"),

@@ -141,7 +141,7 @@ def written_commands() -> Iterator[tuple[str, str]]:
 def parse(group: click.Command, words: list[str]) -> None:
     """As click would: raises for a verb or an option that there is not. Nothing is run."""
     context = click.Context(group)
-    while isinstance(group, click.Group):
+    while isinstance(group, click.Group) and (words or not group.invoke_without_command):
         _, found, words = group.resolve_command(context, words)
         assert found is not None
         group, context = found, click.Context(found)

@@ -32,6 +32,16 @@ PAGES: dict[str, dict[str, Action]] = {
     f"{WS}/runs/bulk": {"POST": WRITE},
     f"{WS}/new-run": {"GET": WRITE, "POST": WRITE},
     f"{WS}/new-run/check": {"POST": WRITE},
+    f"{WS}/templates": {"GET": READ},
+    f"{WS}/save-template": {"GET": WRITE, "POST": WRITE},
+    f"{WS}/templates/<str:template>/remove": {"GET": WRITE, "POST": WRITE},
+    f"{WS}/schedules": {"GET": READ},
+    f"{WS}/new-schedule": {"GET": WRITE, "POST": WRITE},
+    f"{WS}/schedules/<slug:name>": {"GET": READ},
+    f"{WS}/schedules/<slug:name>/run": {"POST": WRITE},
+    f"{WS}/schedules/<slug:name>/enable": {"POST": WRITE},
+    f"{WS}/schedules/<slug:name>/disable": {"POST": WRITE},
+    f"{WS}/schedules/<slug:name>/remove": {"GET": WRITE, "POST": WRITE},
     f"{WS}/jobs/{CLUSTER}/<slug:name>": {"GET": READ},
     f"{WS}/jobs/{CLUSTER}/<slug:name>/charts": {"GET": READ},
     f"{WS}/jobs/{CLUSTER}/<slug:name>/using": {"GET": READ},
@@ -210,6 +220,7 @@ def address_of(route: str, world: World) -> str:
         "/credentials/": "credential",
         "/drives/": "name",
         "/models/": "name",
+        "/schedules/": "schedule",
     }
     name = next((NAMES[kind] for part, kind in kinds.items() if part in route), NAMES["machine"])
     ids = {"member_id": world.member_id, "token_id": world.token_id}

@@ -101,6 +101,8 @@ NAVIGATION: tuple[tuple[str, tuple[Item, ...]], ...] = (
             Item(
                 "Runs", "runs", "play", frozenset({"run", "worker", "new_run", "stop_run", "delete_run", "stop_worker"})
             ),
+            Item("Templates", "templates", "document-duplicate", frozenset({"save_template", "remove_template"})),
+            Item("Schedules", "schedules", "clock", frozenset({"schedule", "new_schedule", "remove_schedule"})),
         ),
     ),
     (

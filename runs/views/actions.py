@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
@@ -15,11 +15,10 @@ from astraconsole.errors import AstraError, BadRequest
 from astraconsole.json_bodies import valid_reason
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
-from astraconsole.web import is_partial
 from runs import queries
 from runs.services import deleting, stopping
 from runs.units import counted
-from runs.views.context import context_of
+from runs.views.asking import ask
 
 if TYPE_CHECKING:
     from runs.models import Run
@@ -35,7 +34,7 @@ def stop_run(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -
         stopping.stop_run(access, run, _reason(request), timezone.now())
         messages.success(request, f"{name} is being stopped")
         return redirect("run", org, ws, cluster, name)
-    return _ask(
+    return ask(
         request,
         access,
         name=name,
@@ -57,7 +56,7 @@ def delete_run(request: HttpRequest, org: str, ws: str, cluster: str, name: str)
         deleting.delete_run(access, run, timezone.now())
         messages.success(request, f"{name} was deleted")
         return redirect("runs", org, ws)
-    return _ask(
+    return ask(
         request,
         access,
         name=name,
@@ -82,7 +81,7 @@ def stop_worker(request: HttpRequest, org: str, ws: str, cluster: str, name: str
         stopping.stop_worker(access, worker, _reason(request), timezone.now())
         messages.success(request, f"{name} is being stopped")
         return redirect("worker", org, ws, cluster, name)
-    return _ask(
+    return ask(
         request,
         access,
         name=name,
@@ -118,7 +117,7 @@ def bulk(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     verb, warning, act = BULK[do]
     if request.POST.get("confirmed") != "1":
         what = f"{verb} {counted(len(runs), 'run')}"
-        return _ask(
+        return ask(
             request,
             access,
             question=f"{what}?",
@@ -164,8 +163,3 @@ def _consequence(runs: "list[Run]") -> str:
     if not held.workers:
         return "None of its workers is running." if len(runs) == 1 else "None of their workers is running."
     return f"{counted(held.workers, 'worker')} will be stopped and {counted(held.gpus, 'GPU')} freed."
-
-
-def _ask(request: HttpRequest, access: Access, **context: Any) -> HttpResponse:
-    template = "runs/_ask.html" if is_partial(request) else "runs/ask.html"
-    return render(request, template, context_of(access, **context))

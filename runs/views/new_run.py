@@ -1,6 +1,7 @@
 """New run: the form, the same run as JSON, and what is echoed while somebody types."""
 
 import json
+import re
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +15,7 @@ from astraconsole.json_bodies import parse_json
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from machines.queries import machines_for, names_of
-from runs import queries
+from runs import queries, saved_queries
 from runs.forms import NewRun
 from runs.names import RUN_NAME_MAX
 from runs.scheduling.changes import changed
@@ -22,24 +23,28 @@ from runs.services.submit import submit_run
 from runs.spec import RunRequest, load_spec, parse_run
 from runs.views.context import context_of
 from runs.views.forecast import forecast
+from runs.views.templates import NOT_JSON, save_page, shown
 
 AGAIN = "-again"
-NOT_JSON = "this is not JSON that can be read"
 
 
 @require_http_methods(["GET", "POST"])
 def new_run(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     access = _writer(request, org, ws)
     if request.method == "GET":
+        if template := request.GET.get("template"):
+            return _from_template(request, access, template)
         again = request.GET.get("again", "")
         return _run_again(request, access, again) if again else _form_page(request, access, NewRun.empty())
     if request.POST.get("mode") == "json":
         return _start_json(request, access)
     form = NewRun.read(request.POST)
     if request.POST.get("action") == "json" and not form.errors:
-        return _json_page(request, access, json.dumps(form.body(), indent=2, ensure_ascii=False))
+        return _json_page(request, access, shown(form.body()))
+    if request.POST.get("action") == "template" and not form.errors:
+        return _save_as_template(request, access, form.body())
     parsed = form.request()
-    if parsed is None or request.POST.get("action") == "json":
+    if parsed is None or request.POST.get("action") in ("json", "template"):
         return _form_page(request, access, form, status=400)
     try:
         return _started(access, request.POST.get("cluster", ""), parsed)
@@ -77,7 +82,8 @@ def _started(access: Access, cluster: str, parsed: RunRequest) -> HttpResponse:
 
 def _form_page(request: HttpRequest, access: Access, form: NewRun, status: int = 200) -> HttpResponse:
     cluster = request.POST.get("cluster") or request.GET.get("cluster", "")
-    return render(request, "runs/new.html", _form_context(access, form, cluster), status=status)
+    context = _form_context(access, form, cluster) | {"templates": saved_queries.templates_shown(access)}
+    return render(request, "runs/new.html", context, status=status)
 
 
 def _form_context(access: Access, form: NewRun, cluster: str) -> dict[str, Any]:
@@ -121,20 +127,44 @@ def _run_again(request: HttpRequest, access: Access, again: str) -> HttpResponse
         with suppress(ValueError):  # a link by hand: the run as it was
             spec = changed(spec, change)
     body = {"metadata": metadata, "spec": spec}
-    return _json_page(request, access, json.dumps(body, indent=2, ensure_ascii=False), cluster=cluster, of=run.name)
+    return _json_page(request, access, shown(body), cluster=cluster, of=run.name)
+
+
+def _from_template(request: HttpRequest, access: Access, uid: str) -> HttpResponse:
+    """As JSON, under a name made of the template's: what is wrong with it is told when it is started."""
+    template = saved_queries.get_template(access, uid)
+    stem = re.sub(r"[^a-z0-9]+", "-", template.name.lower())[:RUN_NAME_MAX].strip("-")
+    body = {"metadata": {"name": stem or "run"}, "spec": json.loads(template.spec)}
+    return _json_page(request, access, shown(body), template=template.name)
+
+
+def _save_as_template(request: HttpRequest, access: Access, body: Any) -> HttpResponse:
+    """The specification as it stands: it is not checked before it is used."""
+    parts = body if isinstance(body, dict) else {}
+    metadata = parts.get("metadata")
+    name = metadata.get("name", "") if isinstance(metadata, dict) else ""
+    return save_page(request, access, {"name": str(name), "description": "", "spec": shown(parts.get("spec", {}))})
 
 
 def _json_page(
-    request: HttpRequest, access: Access, text: str, cluster: str = "", of: str = "", error: AstraError | None = None
+    request: HttpRequest,
+    access: Access,
+    text: str,
+    cluster: str = "",
+    of: str = "",
+    error: AstraError | None = None,
+    template: str = "",
 ) -> HttpResponse:
     context = _cluster_context(access, cluster or request.POST.get("cluster", ""))
-    context |= {"text": text, "error": error, "of": of}
+    context |= {"text": text, "error": error, "of": of, "template": template}
     return render(request, "runs/new_json.html", context, status=error.status if error else 200)
 
 
 def _start_json(request: HttpRequest, access: Access) -> HttpResponse:
     text = request.POST.get("body", "")
     try:
+        if request.POST.get("action") == "template":
+            return _save_as_template(request, access, parse_json(text, NOT_JSON))
         return _started(access, request.POST.get("cluster", ""), parse_run(parse_json(text, NOT_JSON), console=True))
     except AstraError as error:
         return _json_page(request, access, text, error=error)
