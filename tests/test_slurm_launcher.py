@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from astraconsole.cli.slurm.launcher import command_of
+from astraconsole.cli.slurm.launcher import command_of, files
 from tests.console import eventually
 
 SHELLS = [shell for shell in (["dash"], ["bash", "--posix"], ["busybox", "sh"]) if shutil.which(shell[0])]
@@ -21,7 +21,11 @@ def shell(request: pytest.FixtureRequest) -> list[str]:
 
 def start(shell: list[str], folder: Path, body: str, *arguments: str, **variables: object) -> subprocess.Popen[str]:
     """One worker, its shell in place of the image's `sh`."""
-    command = [*shell, *command_of(f"#!/bin/sh\n{body}\n", list(arguments))[1:]]
+    for name, content in files(f"#!/bin/sh\n{body}\n").items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+        (folder / name).chmod(0o755)
+    command = [*shell, *command_of(list(arguments))[1:]]
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "SLURM_NTASKS": "1", "ASTRA_RUN": "job"}
     environment |= {name: str(value) for name, value in variables.items()}
     return subprocess.Popen(
@@ -94,6 +98,13 @@ def test_the_script_itself_gets_the_workers_signals(shell: list[str], tmp_path: 
     eventually(lambda: (tmp_path / "ready").exists())
     process.terminate()
     assert process.wait(30) == 5
+
+
+def test_the_folder_that_a_script_goes_to_first_is_there(shell: list[str], tmp_path: Path) -> None:
+    (tmp_path / "sub").mkdir()
+    assert run(shell, tmp_path, "cd $SLURM_SUBMIT_DIR && pwd", ASTRA_SLURM_CHDIR="sub") == (0, [str(tmp_path)])
+    assert run(shell, tmp_path, "pwd", ASTRA_SLURM_CHDIR="sub") == (0, [str(tmp_path / "sub")])
+    assert run(shell, tmp_path, "pwd", ASTRA_SLURM_CHDIR="/no/such/folder")[0] != 0
 
 
 @pytest.mark.parametrize(("index", "task"), [(0, "1"), (2, "5"), (4, "9")])

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +59,14 @@ def test_a_script_runs_whole_with_its_tasks_its_arguments_and_its_code(console: 
     lines = console.logs(f"{name}-0").splitlines()
     assert lines[0] == "two words on 1: train"
     assert sorted(lines[1:]) == ["0: rank 0 of 2", "1: rank 1 of 2"]
+
+
+def test_a_folder_goes_along_and_is_where_the_script_runs(console: Console, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    text = "#!/bin/sh\n#SBATCH --mem=64M\ncd $SLURM_SUBMIT_DIR\nsrun cat train.py\n"
+    name = submit(console, "--code", str(tmp_path), text=text)
+    console.wait_for(name, "Completed", "Failed")
+    assert console.logs(f"{name}-0") == "print('trained')\n"
 
 
 def test_an_array_runs_every_index(console: Console) -> None:

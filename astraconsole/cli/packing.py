@@ -5,7 +5,7 @@ import io
 import os
 import stat
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,10 +46,16 @@ class Member:
     executable: bool
 
 
-def pack(folder: Path, progress: Callable[[str, int], Callable[[int], None]]) -> Packed:
-    """Raises Problem: a folder that cannot be read, or is too large, with its largest files named."""
+def pack(
+    folder: Path | None, progress: Callable[[str, int], Callable[[int], None]], files: Mapping[str, bytes] = {}
+) -> Packed:
+    """A folder's code, and `files` beside it, by their place in it.
+
+    Raises Problem: a folder that cannot be read, or is too large, with its largest files named.
+    """
     left_out: list[str] = []
-    members = sorted(_members(folder, left_out), key=lambda member: member.name)
+    found = _members(folder, left_out) if folder is not None else []
+    members = sorted(found, key=lambda member: member.name)
     total = sum(member.size for member in members)
     if total > EXPANDED_MAX:
         raise _too_large(folder, members, f"{format_memory(EXPANDED_MAX)} unpacked")
@@ -60,6 +66,8 @@ def pack(folder: Path, progress: Callable[[str, int], Callable[[int], None]]) ->
         gzip.GzipFile(filename="", fileobj=packed, mode="wb", mtime=0) as zipped,
         tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
+        for name, content in files.items():
+            _add_bytes(archive, tarfile.TarInfo(name), content, executable=True)
         for member in members:
             _add(archive, member)
             done += member.size
@@ -123,8 +131,8 @@ def _stays_inside(name: str, link: str) -> bool:
 def _add(archive: tarfile.TarFile, member: Member) -> None:
     """Nothing of the owner, the clock or the mask of this machine."""
     entry = tarfile.TarInfo(member.name)
-    entry.mode = 0o755 if member.executable else 0o644
     if member.link:
+        entry.mode = 0o755 if member.executable else 0o644
         entry.type, entry.linkname = tarfile.SYMTYPE, member.link
         archive.addfile(entry)
         return
@@ -133,6 +141,11 @@ def _add(archive: tarfile.TarFile, member: Member) -> None:
             content = file.read(member.size)
     except OSError as error:
         raise _unreadable(error) from error
+    _add_bytes(archive, entry, content, member.executable)
+
+
+def _add_bytes(archive: tarfile.TarFile, entry: tarfile.TarInfo, content: bytes, executable: bool) -> None:
+    entry.mode = 0o755 if executable else 0o644
     entry.size = len(content)
     archive.addfile(entry, io.BytesIO(content))
 
@@ -141,7 +154,7 @@ def _unreadable(error: OSError) -> Problem:
     raise Problem(f"--code: cannot read {error.filename}: {error.strerror}") from error
 
 
-def _too_large(folder: Path, members: list[Member], limit: str) -> Problem:
+def _too_large(folder: Path | None, members: list[Member], limit: str) -> Problem:
     largest = sorted(members, key=lambda member: (-member.size, member.name))[:LARGEST_NAMED]
     lines = [f"  {format_memory(member.size):>12}  {member.name}" for member in largest]
     text = f"--code: {folder} is more than {limit}: send code only, and keep data on a drive. Its largest files:"

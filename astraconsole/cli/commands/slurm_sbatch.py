@@ -1,17 +1,21 @@
 """`astra slurm sbatch`."""
 
+import base64
 import getpass
 import os
 import random
 import time
+from pathlib import Path
 from typing import Any
 
 import click
 
 from astraconsole.cli.client import Client, connect, path
-from astraconsole.cli.output import harmless, print_json
+from astraconsole.cli.output import Progress, harmless, print_json
+from astraconsole.cli.packing import pack
 from astraconsole.cli.problems import Exit, Problem, Refused
 from astraconsole.cli.slurm.job import faults_of, run_of, told
+from astraconsole.cli.slurm.launcher import files
 from astraconsole.cli.slurm.script import NotRead
 from astraconsole.cli.slurm.script import Refused as RefusedScript
 from astraconsole.cli.slurm.submission import Submission, read_submission
@@ -50,8 +54,8 @@ def command(words: tuple[str, ...]) -> None:
     """Submit a Slurm batch script as a run. A failed worker fails it at once; nothing is restarted.
 
     OPTIONS are sbatch's own, and rank above the script's. Those without an effect are named, with the reason. Beside
-    them: --image IMAGE (else $ASTRA_IMAGE), --pool POOL, --name NAME, --dry-run and --json. Without a SCRIPT it is read
-    from standard input.
+    them: --image IMAGE (else $ASTRA_IMAGE), --code FOLDER (sent along; its files stand where the script runs), --pool
+    POOL, --name NAME, --dry-run and --json. Without a SCRIPT it is read from standard input.
     """
     try:
         submission = read_submission(words, os.environ, getpass.getuser())
@@ -70,7 +74,7 @@ def command(words: tuple[str, ...]) -> None:
 
 def _show(submission: Submission, faults: list[str]) -> None:
     """What would be submitted; nothing is."""
-    run = _run(submission, JOB_IDS[0])
+    run = _run(submission, _code(submission), JOB_IDS[0])
     if "json" in submission.flags:
         ignored = [_ignored_document(item) for item in submission.meaning.ignored]
         notes = told(submission.meaning)
@@ -112,18 +116,29 @@ def _submit(client: Client, submission: Submission) -> None:
 
 def _post(client: Client, submission: Submission) -> tuple[Any, int]:
     """The run as created, and its job id: a number that no run of this name has yet."""
+    code = _code(submission)
     for left in reversed(range(TRIES)):
         job_id = random.randrange(*JOB_IDS)
         try:
-            return client.post("jobs", _run(submission, job_id)), job_id
+            return client.post("jobs", _run(submission, code, job_id)), job_id
         except Refused as refusal:
             if refusal.code != JobAlreadyExists.code or not left:
                 raise
     raise AssertionError("not reached")
 
 
-def _run(submission: Submission, job_id: int) -> dict[str, Any]:
-    return run_of(submission.meaning, submission.body, submission.arguments, submission.place, job_id)
+def _run(submission: Submission, code: str, job_id: int) -> dict[str, Any]:
+    return run_of(submission.meaning, code, submission.arguments, submission.place, job_id)
+
+
+def _code(submission: Submission) -> str:
+    """The script, what starts it, and the folder that was asked for, packed. Raises Problem where that is too much."""
+    progress, folder = Progress(), submission.place.code
+    packed = pack(Path(folder) if folder else None, progress.bar, files(submission.body))
+    progress.clear()
+    for line in packed.left_out:
+        click.echo(harmless(f"not sent: {line}"), err=True)
+    return base64.b64encode(packed.data).decode()
 
 
 def _say(submission: Submission) -> None:

@@ -21,15 +21,15 @@ class Place:
     """Where it is submitted from, and what the command line adds to the job."""
 
     image: str
-    folder: str
     user: str
     pool: str = ""
     name: str = ""
+    code: str = ""  # the folder to send along
 
 
-def run_of(meaning: Meaning, script: str, arguments: list[str], place: Place, job_id: int) -> dict[str, Any]:
-    """The body of the run: one worker per node, none restarted."""
-    layout, command = meaning.layout, command_of(script, arguments)
+def run_of(meaning: Meaning, code: str, arguments: list[str], place: Place, job_id: int) -> dict[str, Any]:
+    """The body of the run: one worker per node, none restarted. `code`: its files, packed, in base64."""
+    layout, command = meaning.layout, command_of(arguments)
     template: dict[str, Any] = {
         **({"image": place.image} if place.image else {}),
         "command": command[0],
@@ -40,9 +40,7 @@ def run_of(meaning: Meaning, script: str, arguments: list[str], place: Place, jo
     }
     if meaning.time_s is not None:
         template["time_limit_seconds"] = max(meaning.time_s, TIME_LIMIT_MIN)
-    if meaning.text("chdir").startswith("/"):
-        template["working_dir"] = meaning.text("chdir")
-    spec: dict[str, Any] = {"task_template": template}
+    spec: dict[str, Any] = {"task_template": template, "code": code}
     if meaning.array is not None:
         spec["array"] = {"count": len(meaning.array.indices)}
         if meaning.array.max_parallel:
@@ -117,7 +115,7 @@ def _environment(meaning: Meaning, place: Place, job_id: int) -> dict[str, str]:
         "SLURM_JOBID": job_id,
         "SLURM_JOB_NAME": meaning.text("job-name") or "sbatch",
         "SLURM_JOB_USER": place.user,
-        "SLURM_SUBMIT_DIR": place.folder,
+        "ASTRA_SLURM_CHDIR": meaning.text("chdir"),
         "SLURM_JOB_PARTITION": meaning.text("partition"),
         "SLURM_NTASKS": layout.tasks,
         "SLURM_NPROCS": layout.tasks,

@@ -1,20 +1,15 @@
 """What a worker of a Slurm job runs: plain sh, so that every image with a shell serves. Pure.
 
-`LAUNCHER` is given to `sh -c` with `SRUN`, `SCONTROL`, the script and the script's own arguments. It writes them beside
-one another, sets what Slurm would set, and becomes the script: signals and the exit code are the script's own.
+The files travel as the run's code, and so stand in the worker's working folder. `launch` sets what Slurm would set and
+becomes the script: signals and the exit code are the script's own.
 """
 
-LAUNCHER = r"""
+FOLDER = ".astra-slurm"
+
+LAUNCH = r"""# Becomes the batch script beside it.
 set -u
-for base in "${TMPDIR:-}" "${HOME:-}" /tmp .; do
-  home="$base/.astra-slurm-$$"
-  [ -n "$base" ] && mkdir -p "$home/bin" 2>/dev/null && break
-  home=
-done
-[ -n "$home" ] || { echo "slurm: no folder to write the script to" >&2; exit 126; }
-printf '%s' "$1" > "$home/bin/srun"; printf '%s' "$2" > "$home/bin/scontrol"; printf '%s' "$3" > "$home/slurm_script"
-chmod 755 "$home/bin/srun" "$home/bin/scontrol" "$home/slurm_script" || exit 126
-shift 3
+home="$PWD/.astra-slurm"
+export SLURM_SUBMIT_DIR="$PWD"
 
 export SLURM_NNODES="${NNODES:-1}" SLURM_NODEID="${NODE_RANK:-0}" SLURMD_NODENAME="${ASTRA_WORKER:-worker}"
 export SLURM_JOB_NUM_NODES="$SLURM_NNODES" SLURM_LOCALID=0 SLURM_GTIDS=0 SLURM_TASK_PID=$$
@@ -22,7 +17,7 @@ export SLURM_RESTART_COUNT=$(( ${ASTRA_ATTEMPT:-1} - 1 ))
 head="${MASTER_ADDR:-127.0.0.1}"; list="$head"; node=1
 while [ "$node" -lt "$SLURM_NNODES" ]; do list="$list,${ASTRA_RUN:-run}-$node"; node=$((node + 1)); done
 [ "$SLURM_NODEID" -gt 0 ] || SLURMD_NODENAME="$head"
-export SLURM_JOB_NODELIST="$list" SLURM_NODELIST="$list" ASTRA_SLURM_HOME="$home"
+export SLURM_JOB_NODELIST="$list" SLURM_NODELIST="$list"
 each=$((SLURM_NTASKS / SLURM_NNODES)); more=$((SLURM_NTASKS % SLURM_NNODES))
 before="$SLURM_NODEID"; [ "$before" -lt "$more" ] || before="$more"
 export SLURM_PROCID=$((SLURM_NODEID * each + before))
@@ -41,9 +36,10 @@ if [ -n "${ASTRA_SLURM_ARRAY:-}" ]; then
 fi
 
 export PATH="$home/bin:${PATH:-/usr/local/bin:/usr/bin:/bin}"
-IFS= read -r line < "$home/slurm_script" || :
+[ -z "${ASTRA_SLURM_CHDIR:-}" ] || cd "$ASTRA_SLURM_CHDIR" || exit 1
+IFS= read -r line < "$home/script" || :
 set +u
-exec ${line#"#!"} "$home/slurm_script" "$@"
+exec ${line#"#!"} "$home/script" "$@"
 """
 
 SRUN = r"""#!/bin/sh
@@ -163,7 +159,7 @@ task() { # in a subshell: one task, its signals and its exit code
   trap_signals
   export SLURM_PROCID=$((first + $1)) SLURM_LOCALID="$1"
   take_gpus "$1"; shift
-  pipe="${ASTRA_SLURM_HOME:-/tmp}/step-$main-$SLURM_PROCID"
+  pipe="${TMPDIR:-/tmp}/astra-srun-$main-$SLURM_PROCID"
   if [ -n "$label" ] && mkfifo "$pipe" 2>/dev/null; then
     while IFS= read -r line || [ -n "$line" ]; do printf '%s: %s\n' "$SLURM_PROCID" "$line"; done < "$pipe" &
     printer=$!
@@ -201,6 +197,12 @@ esac
 """
 
 
-def command_of(script: str, arguments: list[str]) -> list[str]:
+def files(script: str) -> dict[str, bytes]:
+    """What goes along with a run, by its place in the working folder."""
+    texts = {"launch": LAUNCH, "bin/srun": SRUN, "bin/scontrol": SCONTROL, "script": script}
+    return {f"{FOLDER}/{name}": text.encode() for name, text in texts.items()}
+
+
+def command_of(arguments: list[str]) -> list[str]:
     """The command of every worker, as an argument list."""
-    return ["sh", "-c", LAUNCHER, "sbatch", SRUN, SCONTROL, script, *arguments]
+    return ["sh", f"{FOLDER}/launch", *arguments]

@@ -112,7 +112,7 @@ SBATCH: Mapping[str, Option] = {
     **_table(N, "quiet/Q verbose/v version/V usage", _PROGRAM),
 }
 # What only this command line has; of a script's directives they are no options.
-OURS: Mapping[str, Option] = {**_table(V, "image pool name"), **_table(N, "dry-run json")}
+OURS: Mapping[str, Option] = {**_table(V, "image pool name code"), **_table(N, "dry-run json")}
 COMMAND_LINE: Mapping[str, Option] = {**SBATCH, **OURS}
 
 # Environment variable → option: between the script and the command line.

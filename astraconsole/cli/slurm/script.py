@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from astraconsole.cli.slurm.options import COMMAND_LINE, Given, Unknown, read_words
 
 MAGIC = "#SBATCH"
-SCRIPT_MAX = 128 * 1024 - 1  # bytes: it travels as one argument
+SCRIPT_MAX = 4 * 1024**2  # bytes: Slurm's own limit
 _HERE_DOCUMENT = re.compile(r"<<(-?)\s*(['\"\\]?)([A-Za-z_][A-Za-z0-9_]*)\2?")
 _CALL = re.compile(r"(?:^|[;&|(`{]|\bdo\b|\bthen\b|\belse\b)\s*sbatch(?=\s|$)")
 _EXPANSION = re.compile(r"(?<!\\)(?:\$\w|\$[({@*#?$!-]|`)")
@@ -74,7 +74,7 @@ def _refuse_what_no_script_has(text: str) -> None:
     if "\r\n" in text:
         raise Refused(["the script has DOS line ends (CR LF): sbatch takes none; dos2unix removes them"])
     if len(text.encode()) > SCRIPT_MAX:
-        raise Refused([f"the script is longer than {SCRIPT_MAX // 1024} KiB"])
+        raise Refused([f"the script is longer than {SCRIPT_MAX // 1024**2} MiB"])
 
 
 def _directives(lines: Sequence[str], first: int) -> Script:

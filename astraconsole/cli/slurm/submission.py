@@ -42,10 +42,10 @@ def read_submission(words: Sequence[str], environment: Mapping[str, str], user: 
     ours = {given.name: given.value for given in read.given}
     place = Place(
         image=_image(ours.get("image") or meaning.text("container-image") or environment.get("ASTRA_IMAGE", "")),
-        folder=str(Path.cwd()),
         user=user,
         pool=ours.get("pool", ""),
         name=ours.get("name", ""),
+        code=ours.get("code", ""),
     )
     flags = frozenset(name for name in FLAGS if name in ours)
     return Submission(meaning, script.body or "", arguments, place, flags, script.cannot_run)
