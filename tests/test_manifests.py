@@ -150,6 +150,20 @@ spec:
     assert "not said: 4 cores per GPU" in left_out(run).values()
 
 
+def test_job_sets_and_train_jobs_are_gangs_of_their_pods() -> None:
+    pods = "{parallelism: 2, template: {spec: {containers: [{image: w, resources: {limits: {nvidia.com/gpu: 4}}}]}}}"
+    run = imported(
+        "kind: JobSet\nmetadata: {name: a, labels: {kai.scheduler/queue: q}}\nspec:\n  replicatedJobs:\n"
+        f"    - {{name: workers, replicas: 3, template: {{spec: {pods}}}}}\n"
+    )
+    assert (run.meaning["workers"], run.meaning["gpus"], run.meaning["queue"]) == (6, 24, "q")
+    assert run.run["spec"]["start"] == "Gang"
+    text = "kind: TrainJob\nspec: {runtimeRef: {name: torch}, trainer: {numNodes: 2, image: i, command: [a], %s}}"
+    run = imported(text % "resourcesPerNode: {requests: {cpu: 3, memory: 1Gi, nvidia.com/gpu: 1}}")
+    assert (run.meaning["workers"], run.meaning["cpus"], run.meaning["gpus_each"]) == (2, 6, 1)
+    assert "spec.runtimeRef" in left_out(run)
+
+
 def test_several_documents_give_several_runs_and_name_what_is_none() -> None:
     text = f"kind: ConfigMap\nmetadata: {{name: c}}\n---\n{JOB}\n---\ntype: task\nname: t\nimage: i\ncommands: [a]\n"
     result = import_manifest(text)

@@ -9,7 +9,7 @@ from astraconsole.cli.manifests.reading import Imported, LeftOut, Part, Refused,
 from astraconsole.cli.manifests.shares import totals
 from runs.units import TIME_LIMIT_MAX, TIME_LIMIT_MIN
 
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+QUEUE_LABELS = ("kueue.x-k8s.io/queue-name", "kai.scheduler/queue", "runai/queue")
 _TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
 _PREFERRED_TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
 # Kind → field of its replicas.
@@ -53,11 +53,10 @@ def read_kubernetes(document: dict[str, Any]) -> Imported | None:
     metadata = root.part("metadata")
     imported = reader(root, metadata)
     labels = metadata.part("labels").value
-    if queue := labels.get(QUEUE_LABEL) or imported.meaning.get("queue"):
+    labelled = next((label for label in QUEUE_LABELS if label in labels), "")
+    if queue := labels.get(labelled) or imported.meaning.get("queue"):
         imported.meaning["queue"] = str(queue)
-        left_out.append(
-            LeftOut(QUEUE_LABEL if QUEUE_LABEL in labels else "spec.queue", "the workspace's quota decides")
-        )
+        left_out.append(LeftOut(labelled or "spec.queue", "the workspace's quota decides"))
     name = metadata.text("name") or metadata.text("generateName")
     imported.run["metadata"] = {"name": run_name(name, kind.lower())}
     metadata.taken.add("namespace")
@@ -184,10 +183,49 @@ def _with_command(pod: Pod, line: str) -> Pod:
     return replace(pod, template={**pod.template, "command": "sh", "args": ["-c", line]})
 
 
+def _job_set(root: Part, metadata: Part) -> Imported:
+    """Each replicated job is a group of as many workers as its jobs have pods."""
+    spec, groups = root.part("spec"), []
+    for index, job in enumerate(spec.parts("replicatedJobs")):
+        inner = job.part("template").part("spec")
+        pods = inner.count("parallelism", 1) * job.count("replicas", 1)
+        groups.append(
+            Group(run_name(job.text("name"), f"job{index}"), pods, read_pod(inner.part("template")), job.path)
+        )
+        inner.take("completions")
+        inner.leave_rest(_JOB_REASONS)
+        job.leave_rest()
+    if not groups:
+        raise Refused("spec.replicatedJobs must have a job")
+    imported = _run_of(groups, gang=True)
+    spec.leave_rest(_JOB_REASONS)
+    return imported
+
+
+def _train_job(root: Part, metadata: Part) -> Imported:
+    """Kubeflow's second version: what its runtime adds is not in the manifest."""
+    spec = root.part("spec")
+    trainer = spec.part("trainer")
+    resources = trainer.part("resourcesPerNode")
+    container = {
+        **{name: trainer.take(name) for name in ("image", "command", "args", "env") if name in trainer.value},
+        "resources": {name: resources.take(name) for name in ("requests", "limits") if name in resources.value},
+    }
+    if "image" not in container:
+        raise Refused(f"{trainer.path}.image is required: the runtime's is not in the manifest")
+    pod = read_pod(Part({"spec": {"containers": [container]}}, trainer.path, root.left_out))
+    imported = _run_of([Group("", trainer.count("numNodes", 1), pod, trainer.path)], gang=True)
+    trainer.leave_rest()
+    spec.leave_rest(why="of Kubeflow's operator, which is not there")
+    return imported
+
+
 KINDS: Mapping[str, Callable[[Part, Part], Imported]] = {
     "Pod": _pod,
     "Job": _job,
     "CronJob": _cron_job,
+    "JobSet": _job_set,
+    "TrainJob": _train_job,
     "RayCluster": _ray,
     "RayJob": _ray,
     **{kind: _training_job(field) for kind, field in REPLICAS.items()},

@@ -32,6 +32,10 @@ _POD_REASONS = {
     "initContainers": "a worker has one container",
     "hostNetwork": "workers have their machine's network",
 }
+_SHARED_GPUS = {
+    "gpu-fraction": "GPUs are not shared: none is asked for",
+    "gpu-memory": "GPUs are not shared: none is asked for",
+}
 _CONTAINER_REASONS = {
     "envFrom": "make a credential and name it in secret_refs",
     "volumeMounts": "make drives of the volumes and name them in datavolume_refs",
@@ -80,6 +84,9 @@ def read_pod(template: Part) -> Pod:
         found["restart_policy"] = RESTARTS.get(restart, "OnFailure")
     if user := spec.part("securityContext").text("runAsUser"):
         found["user"] = user
+    for name, why in _SHARED_GPUS.items():
+        if name in metadata.part("annotations").value:
+            container.left_out.append(LeftOut(metadata.at(f"annotations.{name}"), why))
     share = _share(container, _models(spec), _shared_memory(spec, container))
     container.take("name")
     container.leave_rest(_CONTAINER_REASONS)

@@ -68,4 +68,5 @@ def totals(shares: list[tuple[int, Share]]) -> dict[str, Any]:
     if len(shares) == 1:
         [(_, share)] = shares
         told |= {"cpus_each": decimal_cores(share.cores) if share.cores else None, "mem_bytes_each": share.memory}
+        told["gpus_each"] = share.gpus
     return {name: value for name, value in told.items() if value is not None}

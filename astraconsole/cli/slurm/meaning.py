@@ -23,6 +23,18 @@ from astraconsole.cli.slurm.values import (
 
 T = TypeVar("T")
 WHOLE_NODE = "whole node"
+_TEXTS = (
+    "account",
+    "constraint",
+    "reservation",
+    "qos",
+    "chdir",
+    "dependency",
+    "nodelist",
+    "exclude",
+    "begin",
+    "output",
+)
 # An option of a later source (environment, command line) replaces what says the same in other words.
 _FAMILIES = (
     {"mem", "mem-per-cpu", "mem-per-gpu"},
@@ -87,6 +99,7 @@ class Meaning:
         """Sizes in bytes, times in seconds. What is not said is left out; `time_s` null is no limit."""
         layout = self.layout
         said = {
+            "name": self.text("job-name"),
             "nodes": layout.nodes,
             "tasks": layout.tasks,
             "tasks_per_node": layout.tasks_per_node,
@@ -107,9 +120,7 @@ class Meaning:
             "licenses": self.text("licenses"),
             "ignored": list(dict.fromkeys(item.label for item in self.ignored)),
             "note": self.how_found,
-            **{
-                name: self.text(name) for name in ("account", "constraint", "reservation", "qos", "chdir", "dependency")
-            },
+            **{name: self.text(name) for name in _TEXTS},
         }
         return {name: value for name, value in said.items() if value not in (None, "", [])} | {"time_s": self.time_s}
 
