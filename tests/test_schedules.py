@@ -190,3 +190,12 @@ def test_a_time_counts_once_however_many_notice_it_at_once() -> None:
         assert names == [f"{schedule.name}-{number + 1}" for number in range(len(due))]
         schedule.refresh_from_db()
         assert schedule.next_at == at(12)
+
+
+def test_what_is_due_soon_is_known_ahead_and_what_is_due_is_not_soon(place: tuple[Access, Cluster]) -> None:
+    schedule = save(place)
+    save(place, "off", enabled=False)
+    soon = saved_queries.schedule_ids_due_before
+    assert soon(T0, NINE - timedelta(seconds=1), 10) == []
+    assert soon(T0, NINE, 10) == [(schedule.pk, NINE)]
+    assert soon(NINE, at(9, 30), 10) == []
