@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup run test test-torch check format bench bench-cli bench-scheduler bench-logs screenshots clean
+.PHONY: setup run test test-torch check format bench bench-cli bench-scheduler bench-logs screenshots clean bench-metrics
 
 setup: .venv/requirements.installed
 
@@ -61,6 +61,10 @@ bench-cli: setup
 
 bench-scheduler: setup
 	$(BIN)/python -m bench.scheduler $(BENCH)
+
+bench-metrics: setup
+	$(BIN)/python -m bench.metrics $(BENCH)
+	$(BIN)/python -m bench.idle_agents
 
 screenshots: .venv/requirements-dev.installed
 	tests/install

@@ -1,10 +1,12 @@
 """What idle agents cost a daphne: `python -m bench.idle_agents [agents] [seconds]`. Prints; judges nothing.
 
-A private PostgreSQL and Redis, one daphne, and in this process that many agents which say hello and heartbeats only.
+A private PostgreSQL and Redis, one daphne, and in this process that many agents which say hello, heartbeats and what
+their eight idle GPUs do. What the samples cost afterwards, where a Celery worker stores them, is printed beside it.
 """
 
 import asyncio
 import os
+import random
 import secrets
 import socket
 import subprocess
@@ -21,7 +23,7 @@ from django.core.management import call_command
 from astraconsole import embedded
 from machines import protocol
 
-HEARTBEAT_SECONDS = 5.0
+HEARTBEAT_SECONDS, SAMPLE_SECONDS = 5.0, 10.0
 
 
 def main(agents: int = 1000, seconds: float = 20) -> None:
@@ -100,9 +102,22 @@ async def live(connection: websockets.ClientConnection, ready: asyncio.Semaphore
     for _ in range(2):
         await connection.recv()
     ready.release()
+    samples = asyncio.create_task(sample(connection))
+    try:
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            await connection.send(protocol.encode(protocol.Heartbeat(0, time.time())))
+    finally:
+        samples.cancel()
+
+
+async def sample(connection: websockets.ClientConnection) -> None:
+    """As an idle machine with eight GPUs does."""
+    await asyncio.sleep(random.uniform(0, SAMPLE_SECONDS))
+    gpus = [protocol.GpuUse(index, 0.0, 512 << 20, 0) for index in range(8)]
     while True:
-        await asyncio.sleep(HEARTBEAT_SECONDS)
-        await connection.send(protocol.encode(protocol.Heartbeat(0, time.time())))
+        await connection.send(protocol.encode(protocol.Samples([], gpus)))
+        await asyncio.sleep(SAMPLE_SECONDS)
 
 
 if __name__ == "__main__":

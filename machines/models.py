@@ -260,7 +260,8 @@ class SampleLayout(models.Model):
 class SampleBlock(models.Model):
     """Samples of one attempt as a table of float64, row by row: time (Unix seconds), then its layout's series.
 
-    Of resolution 0 as a machine sent them; of 60 and 600 rolled up, with three columns a series (`metrics.align`).
+    Under 0 as a machine sent them; under 60 and 600, and the place of a metric more, rolled up to so many seconds, with
+    three columns a series (`metrics.align`) and each metric in rows of its own (`metrics.store.part_of`).
     """
 
     pk = models.CompositePrimaryKey("attempt", "resolution", "start")

@@ -104,11 +104,9 @@ class Charts {
   follow(chart, plot) {
     this.plots.set(chart.metric, plot);
     plot.on("plotly_hover", (event) => {
-      if (this.busy || !event.points.length) return;
-      this.busy = true;
-      const at = event.xvals?.[0] ?? event.points[0].x;
-      for (const other of this.plots.values()) if (other !== plot && other.data) Plotly.Fx.hover(other, { xval: at });
-      this.busy = false;
+      const at = Date.parse(`${String(event.xvals?.[0]).replace(" ", "T")}Z`); // as plotly reckons: see `local`
+      if (Number.isNaN(at)) return;
+      for (const other of this.plots.values()) if (other !== plot && other.data) Plotly.Fx.hover(other, { xval: at }, "xy", true);
     });
     plot.on("plotly_unhover", () => { for (const other of this.plots.values()) if (other !== plot && other.data) Plotly.Fx.unhover(other); });
   }

@@ -39,6 +39,11 @@ _PLACES = {metric.name: place for place, metric in enumerate(METRICS)}
 _PLACE_BITS = 8
 
 
+def place_of(metric: Metric) -> int:
+    """Its place in the table."""
+    return _PLACES[metric.name]
+
+
 def key_of(name: str, gpu: int | None = None) -> int:
     """The number that stands for one series of a worker. `gpu`: the index on its machine."""
     return _PLACES[name] | (0 if gpu is None else gpu + 1) << _PLACE_BITS

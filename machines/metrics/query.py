@@ -213,7 +213,7 @@ def _series(ask: Ask, attempts: Mapping[UUID, Labels]) -> Iterator[tuple[UUID, i
     edges = ask.edges
     margin = _longest_gap(resolution)  # for the rate of the first step
     found: dict[tuple[UUID, int | None], list[tuple[Array, Array]]] = {}
-    for piece in store.read(list(attempts), float(edges[0]) - margin, float(edges[-1]), resolution):
+    for piece in store.read(list(attempts), ask.metric, float(edges[0]) - margin, float(edges[-1]), resolution):
         for gpu, times, values in _columns(piece, ask):
             found.setdefault((piece.attempt, gpu), []).append((times, values))
     for (attempt, gpu), parts in found.items():

@@ -1,6 +1,6 @@
 """Samples grow coarser with age: a minute each, then ten, and go. Runs every few minutes in Celery, safe to repeat."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from uuid import UUID
 
 import numpy as np
@@ -8,12 +8,12 @@ from django.conf import settings
 from django.db import transaction
 
 from astraconsole.sql import fetch
-from machines.metrics.align import rolled
-from machines.metrics.names import Kind, series_of
-from machines.metrics.store import MINUTE, SPANS, TEN_MINUTES, Keys, Piece, insert, oldest_kept, read_level
+from machines.metrics.align import Array, rolled
+from machines.metrics.names import METRICS, Kind, Metric, series_of
+from machines.metrics.store import MINUTE, SPANS, TEN_MINUTES, Keys, Piece, insert, oldest_kept, part_of, read_part
 from machines.models import SampleBlock, SampleRollUp
 
-LATE_SECONDS = 900.0  # samples may come so much later than they were taken
+LATE_SECONDS = 360.0  # samples may come so much later than they were taken: an agent keeps five minutes of them
 ATTEMPTS_AT_ONCE = 200
 FINER = {MINUTE: 0, TEN_MINUTES: MINUTE}
 
@@ -32,15 +32,13 @@ def _next_stretch(resolution: int, now: float) -> bool:
     """Whether there was one to roll up."""
     if not fetch("SELECT pg_try_advisory_xact_lock(hashtext('roll up'), %s)", [resolution])[0][0]:
         return False
-    span = SPANS[resolution]
     mark, _ = SampleRollUp.objects.get_or_create(resolution=resolution, defaults={"until": _begin(resolution, now)})
-    start, stop = mark.until, mark.until + span
+    start, stop = mark.until, mark.until + SPANS[resolution]
     if stop > _complete(FINER[resolution], now):
         return False
     attempts = _attempts_between(FINER[resolution], start, stop)
     for first in range(0, len(attempts), ATTEMPTS_AT_ONCE):
-        some = attempts[first : first + ATTEMPTS_AT_ONCE]
-        _write(resolution, start, read_level(some, FINER[resolution], start, stop))
+        _roll_up(resolution, attempts[first : first + ATTEMPTS_AT_ONCE], start, stop)
     mark.until = stop
     mark.save(update_fields=["until"])
     return True
@@ -49,8 +47,8 @@ def _next_stretch(resolution: int, now: float) -> bool:
 def _begin(resolution: int, now: float) -> float:
     """With the first samples there are."""
     span = SPANS[resolution]
-    oldest = SampleBlock.objects.filter(resolution=FINER[resolution]).order_by("start").values_list("start", flat=True)
-    return float(np.floor((oldest.first() or now) / span) * span)
+    oldest = SampleBlock.objects.filter(resolution__in=_parts(FINER[resolution])).order_by("start")
+    return float(np.floor((oldest.values_list("start", flat=True).first() or now) / span) * span)
 
 
 def _complete(finer: int, now: float) -> float:
@@ -60,22 +58,45 @@ def _complete(finer: int, now: float) -> float:
     return SampleRollUp.objects.filter(resolution=finer).values_list("until", flat=True).first() or 0.0
 
 
-def _attempts_between(level: int, start: float, stop: float) -> list[UUID]:
-    found = SampleBlock.objects.filter(resolution=level, start__gt=start - SPANS[level], start__lt=stop)
+def _parts(resolution: int) -> list[int]:
+    """The numbers of its rows."""
+    return sorted({part_of(resolution, metric) for metric in METRICS})
+
+
+def _attempts_between(resolution: int, start: float, stop: float) -> list[UUID]:
+    parts = SampleBlock.objects.filter(resolution__in=_parts(resolution))
+    found = parts.filter(start__gt=start - SPANS[resolution], start__lt=stop)
     return list(found.values_list("attempt", flat=True).distinct())
 
 
-def _write(resolution: int, start: float, pieces: Sequence[Piece]) -> None:
-    """A block for each attempt and layout. Layouts of one attempt may overlap in a stretch: each starts apart."""
-    rows = []
+def _roll_up(resolution: int, attempts: Sequence[UUID], start: float, stop: float) -> None:
+    pieces = [piece for part in _parts(FINER[resolution]) for piece in read_part(attempts, part, start, stop)]
+    for metric in METRICS:
+        rows = list(_rows(resolution, metric, pieces, start))
+        if rows:
+            insert(part_of(resolution, metric), rows)
+
+
+def _rows(
+    resolution: int, metric: Metric, pieces: Sequence[Piece], start: float
+) -> Iterator[tuple[UUID, float, Keys, Array]]:
+    """A block for each attempt; where its layout changed within the stretch several, which start apart."""
     seen: dict[UUID, int] = {}
     for piece in pieces:
-        place = seen[piece.attempt] = seen.get(piece.attempt, -1) + 1
-        rows.append(
-            (piece.attempt, start + place * 1e-3, piece.keys, rolled(piece.table, _counters(piece.keys), resolution))
-        )
-    if rows:
-        insert(resolution, rows)
+        keys, table = _columns(piece, metric)
+        if keys:
+            place = seen[piece.attempt] = seen.get(piece.attempt, -1) + 1
+            counters = np.full(len(keys), metric.kind == Kind.COUNTER)
+            yield piece.attempt, start + place * 1e-3, keys, rolled(table, counters, resolution)
+
+
+def _columns(piece: Piece, metric: Metric) -> tuple[Keys, Array]:
+    """The part of a table that is of one metric, of the same shape as the whole."""
+    places = [place for place, key in enumerate(piece.keys) if (found := series_of(key)) and found[0] is metric]
+    width = len(piece.keys)
+    planes = range(0, piece.table.shape[1] - 1, width)
+    wanted = [0, *(1 + plane + place for plane in planes for place in places)]
+    return tuple(piece.keys[place] for place in places), piece.table[:, wanted]
 
 
 def expire(now: float) -> None:
@@ -85,8 +106,4 @@ def expire(now: float) -> None:
         before = oldest_kept(resolution, now) - SPANS[resolution]
         if coarser is not None:
             before = min(before, _complete(coarser, now) - SPANS[resolution])
-        SampleBlock.objects.filter(resolution=resolution, start__lt=before).delete()
-
-
-def _counters(keys: Keys) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-    return np.array([(found := series_of(key)) is not None and found[0].kind == Kind.COUNTER for key in keys])
+        SampleBlock.objects.filter(resolution__in=_parts(resolution), start__lt=before).delete()

@@ -16,12 +16,12 @@ from astraconsole.sql import execute, fetch_binary
 from machines import protocol
 from machines.metrics.align import PLANES, Array
 from machines.metrics.lane import Frame
-from machines.metrics.names import Metric, series_of
+from machines.metrics.names import Metric, place_of, series_of
 from machines.models import GpuUse, SampleBlock, SampleLayout, SampleRollUp
 
 log = logging.getLogger(__name__)
 MINUTE, TEN_MINUTES = 60, 600
-SPANS = {0: 900.0, MINUTE: 3600.0, TEN_MINUTES: 86400.0}  # seconds that one block covers, at most
+SPANS = {0: 900.0, MINUTE: 1800.0, TEN_MINUTES: 86400.0}  # seconds that one block covers, at most
 OLDEST_SECONDS = 900.0  # of a sample on arrival
 FRESH_SECONDS = 60.0  # an older value is not the latest any more: it is unknown
 
@@ -106,7 +106,7 @@ def write(blocks: Sequence[Block]) -> None:
         insert(0, [(block.attempt, float(block.table[0, 0]), block.keys, block.table) for block in blocks])
 
 
-def insert(resolution: int, rows: Sequence[tuple[UUID, float, Keys, Array]]) -> None:
+def insert(part: int, rows: Sequence[tuple[UUID, float, Keys, Array]]) -> None:
     """(attempt, start, series, table) each: one statement. One that is there already stays as it is."""
     attempts, starts, keys, tables = zip(*rows, strict=True)
     ids = _layout_ids(set(keys))
@@ -116,7 +116,7 @@ def insert(resolution: int, rows: Sequence[tuple[UUID, float, Keys, Array]]) -> 
         FROM unnest(%s::uuid[], %s::float8[], %s::bigint[], %s::bytea[]) AS b (attempt, start, layout, rows)
         ON CONFLICT DO NOTHING""",
         [
-            resolution,
+            part,
             list(attempts),
             list(starts),
             [ids[each] for each in keys],
@@ -177,12 +177,22 @@ def forget(attempts: Collection[UUID]) -> None:
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read(attempts: Collection[UUID], start: float, end: float, resolution: int) -> list[Piece]:
-    """What is stored of these attempts from `start` to `end`: rolled up to `resolution` as far as that goes, finer
-    after it. One query for each resolution that is needed. In the order of time for each attempt and layout."""
+def part_of(resolution: int, metric: Metric) -> int:
+    """How the rows of a metric are numbered: raw ones hold all metrics together, as they came; rolled up, each metric
+    has rows of its own, so that a question about one of them reads no other."""
+    return resolution + place_of(metric) if resolution else 0
+
+
+def resolution_of(part: int) -> int:
+    return TEN_MINUTES if part >= TEN_MINUTES else MINUTE if part else 0
+
+
+def read(attempts: Collection[UUID], metric: Metric, start: float, end: float, resolution: int) -> list[Piece]:
+    """What is stored of a metric of these attempts from `start` to `end`: rolled up to `resolution` as far as that
+    goes, finer after it. One query for each resolution that is needed. In the order of time for each attempt."""
     pieces: list[Piece] = []
     for level, begin, stop in _parts(resolution, start, end):
-        pieces += read_level(attempts, level, begin, stop)
+        pieces += read_part(attempts, part_of(level, metric), begin, stop)
     return pieces
 
 
@@ -198,8 +208,9 @@ def _parts(resolution: int, start: float, end: float) -> list[tuple[int, float, 
     return [*parts, (0, begin, end)] if end > begin else parts
 
 
-def read_level(attempts: Collection[UUID], level: int, begin: float, stop: float) -> list[Piece]:
-    """What is stored at one resolution. One query."""
+def read_part(attempts: Collection[UUID], part: int, begin: float, stop: float) -> list[Piece]:
+    """What is stored under one number. One query."""
+    level = resolution_of(part)
     rows = fetch_binary(
         """SELECT b.attempt, l.keys, b.rows FROM (
             SELECT attempt, layout_id, string_agg("table", ''::bytea ORDER BY start) AS rows
@@ -207,7 +218,7 @@ def read_level(attempts: Collection[UUID], level: int, begin: float, stop: float
             WHERE attempt = ANY(%s::uuid[]) AND resolution = %s AND start > %s AND start < %s
             GROUP BY attempt, layout_id
         ) b JOIN machines_samplelayout l ON l.id = b.layout_id""",
-        [list(attempts), level, begin - SPANS[level], stop],
+        [list(attempts), part, begin - SPANS[level], stop],
     )
     pieces = []
     for attempt, keys, data in rows:

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from astraconsole.tenancy.permissions import Role
 from machines.metrics import lane, rollup, store
-from machines.metrics.names import METRICS
+from machines.metrics.names import BY_NAME, METRICS
 from machines.models import GpuUse, SampleBlock, SampleRollUp
 from machines.protocol import GpuUse as Told
 from runs import metrics
@@ -124,7 +124,7 @@ def test_a_day_is_read_from_what_was_rolled_up_and_the_rest_from_what_was_not(cl
     assert raw_until <= now - rollup.LATE_SECONDS
     after = answered(client, world, metric=GPU, agg="max", start=now - 9600, end=now, step=60)["series"]
     assert after == before
-    SampleBlock.objects.filter(resolution=0, start__lt=raw_until - 1000).delete()
+    SampleBlock.objects.filter(resolution=0, start__lt=raw_until - 901).delete()
     assert answered(client, world, metric=GPU, agg="max", start=now - 9600, end=now, step=60)["series"] == before
     assert rollup.roll_up(now) == 0
 
@@ -146,7 +146,7 @@ def test_samples_go_when_their_time_is_over_but_never_before_they_are_rolled_up(
     assert SampleBlock.objects.filter(resolution=0, start__lt=now - 8000).exists()
     rollup.roll_up(now)
     rollup.expire(now)
-    assert not SampleBlock.objects.filter(resolution=0, start__lt=now - 3600 - 1800).exists()
+    assert not SampleBlock.objects.filter(resolution=0, start__lt=now - 3600 - 900 - 1800).exists()
     assert SampleBlock.objects.filter(resolution=0, start__gt=now - 3600).exists()
     rollup.expire(now + settings.METRICS_TEN_MINUTE_SECONDS + 200_000)
     assert SampleBlock.objects.filter(resolution=0).count() > 0, "not rolled up yet"
@@ -240,7 +240,7 @@ def test_what_no_machine_should_send_is_left_out(world, attempt, now):
         row.values.append(7.0)
     broken = (attempt.machine.pk, now, b"\xc1 no message")
     assert metrics._keep([broken, frame(attempt.machine, now, bad)])
-    [piece] = store.read([attempt.uid], now - 9000, now + 1, 0)
+    [piece] = store.read([attempt.uid], BY_NAME[CPU], now - 9000, now + 1, 0)
     assert piece.table[:, 0].tolist() == [now - 20, now - 10]
     assert [value == value for value in piece.table[:, 1]] == [False, True]
 
