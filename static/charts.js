@@ -86,14 +86,14 @@ class Charts {
     const axis = { color: look.faint, gridcolor: look.line, linecolor: look.line, zeroline: false, fixedrange: true, tickfont: { size: 11 } };
     const many = chart.series.length > 1;
     return {
-      margin: { l: 52, r: 12, t: 8, b: many ? 46 : 26 },
+      margin: { l: 52, r: 12, t: 8, b: many ? (chart.series.length > 3 ? 62 : 46) : 26 },
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: look.font, color: look.ink, size: 12 },
       hovermode: "x unified",
       hoverlabel: { bgcolor: look.surface, bordercolor: look.line, font: { color: look.ink, size: 12 } },
       showlegend: many,
-      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, font: { size: 11 }, maxheight: 40 },
+      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, font: { size: 11 }, maxheight: 60 },
       xaxis: { ...axis, type: "date", range: [local(this.data.start), local(this.data.end)], hoverformat: "%-d %b %H:%M:%S", showspikes: true, spikemode: "across", spikethickness: 1, spikecolor: look.faint, spikedash: "solid", nticks: 5, tickformat: this.data.end - this.data.start > 2 * 86400e3 ? "%-d %b" : "%H:%M" },
       yaxis: { ...axis, rangemode: "tozero", nticks: 5, ...scale.axis },
       uirevision: "kept",
