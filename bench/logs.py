@@ -37,6 +37,7 @@ class Seen:
     frames: int = 0
     lines: int = 0
     delays: list[float] = field(default_factory=list)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)  # all viewers have had a frame
 
 
 def main() -> None:
@@ -72,8 +73,7 @@ async def watch(console: Console, cookie: str) -> None:
         asyncio.create_task(view(console, cookie, number % WORKERS, seen, connecting)) for number in range(VIEWERS)
     ]
     began = time.monotonic()
-    while seen.viewers < VIEWERS and time.monotonic() < began + 300 and not all(viewer.done() for viewer in viewers):
-        await asyncio.sleep(0.2)
+    await asyncio.wait_for(seen.complete.wait(), 300)
     print(f"{seen.viewers} viewers connected in {time.monotonic() - began:.1f} s")
     before = Seen(seen.viewers, seen.frames, seen.lines)
     seen.delays.clear()
@@ -104,6 +104,8 @@ async def view(console: Console, cookie: str, worker: int, seen: Seen, connectin
             now = time.time()
             seen.viewers += first
             first = False
+            if seen.viewers == VIEWERS:
+                seen.complete.set()
             times = re.findall(r"at=([0-9.]+)=", json.loads(message)["html"])
             seen.frames += 1
             seen.lines += len(times)

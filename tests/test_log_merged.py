@@ -92,6 +92,10 @@ def test_a_bad_ask_for_several_logs_is_refused(world: World, asked: str) -> None
     assert world.client().get(f"{RUN}/log/lines", {"from": asked}).status_code in (400, 404)
 
 
+def test_a_worker_that_the_run_does_not_have_is_not_found(world: World) -> None:
+    assert world.client().get(f"{RUN}?tab=logs&worker=ddp-3").status_code == 404
+
+
 def test_several_logs_are_downloaded_as_they_are_shown(world: World, machines: LogMachines) -> None:
     machines.prints(world.attempts[0].uid, b"one\nan error\n")
     machines.prints(world.attempts[1].uid, b"unfinished error")

@@ -116,7 +116,7 @@ def run_log(request: HttpRequest, run: "Run") -> dict[str, Any]:
         parts = shown_together(run, wanted)
         address = f"{reverse('run', kwargs=request.resolver_match.kwargs)}/log"  # type: ignore[union-attr]
         return _context(request, f"?tab=logs&worker={quote(wanted)}&", address, parts, choices)
-    name = wanted if wanted in names else names[0]
+    name = names[0] if wanted[:1] in ("", "*") else wanted
     worker = queries.get_worker_of(run, name)
     link = f"?tab=logs&worker={quote(name)}&"
     return _context(request, link, _worker_address(request, name), [_one(request, worker)], choices)
