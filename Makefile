@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup run test test-torch check format bench bench-cli bench-scheduler bench-logs screenshots clean bench-metrics
+.PHONY: setup run test test-faults test-torch check format bench bench-cli bench-scheduler bench-logs screenshots clean bench-metrics
 
 setup: .venv/requirements.installed
 
@@ -28,6 +28,11 @@ run: setup
 test: .venv/requirements-dev.installed
 	tests/install
 	$(BIN)/python -m pytest --durations=15 $(TESTS)
+
+# Kills, cuts, full disks, lost messages and clocks that jump, on real processes: `make test` runs the everyday part only.
+test-faults: .venv/requirements-dev.installed
+	tests/install
+	FAULTS=whole $(BIN)/python -m pytest tests/faults --durations=15 $(TESTS)
 
 # Real PyTorch in runs on two machines: in a virtual environment of its own, made from the Python that runs find.
 TORCH_PYTHON := $(shell PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin command -v python3)

@@ -48,14 +48,16 @@ FAULTS = {
 }
 
 
+@pytest.mark.everyday
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_run_in_the_middle_of_a_fault_ends_with_its_true_exit_code_and_whole_log(
-    console: Console, fault: str
+    console: Console, fault: str, injected: Callable[..., None]
 ) -> None:
     name = f"mid-{fault}"
     console.submit(name, "sh", "-c", SCRIPT, task_template={"restart_policy": "Never"})
     console.wait_for(name, "Running")
     FAULTS[fault](console)
+    injected(fault)
     run = console.wait_for(name, "Failed", "Completed", seconds=90)
     assert run["status"]["state"] == "Failed"
     task = console.task(f"{name}-0")
@@ -64,9 +66,12 @@ def test_a_run_in_the_middle_of_a_fault_ends_with_its_true_exit_code_and_whole_l
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_run_submitted_right_after_a_fault_still_runs_once(console: Console, fault: str) -> None:
+def test_a_run_submitted_right_after_a_fault_still_runs_once(
+    console: Console, fault: str, injected: Callable[..., None]
+) -> None:
     name = f"after-{fault}"
     FAULTS[fault](console)
+    injected(fault)
     eventually(lambda: submitted(console, name))
     console.wait_for(name, "Completed", seconds=90)
     assert console.logs(f"{name}-0") == "once\n"

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,18 +126,22 @@ def _kill(console: Console, *fragments: str) -> None:
         ("console", ("daphne", "astraconsole worker", "astraconsole beat")),
     ],
 )
-def test_a_gang_at_the_barrier_starts_whole_after(place: Place, name: str, killed: tuple[str, ...]) -> None:
+def test_a_gang_at_the_barrier_starts_whole_after(
+    place: Place, name: str, killed: tuple[str, ...], injected: Callable[..., None]
+) -> None:
     place.submit(name, pull_seconds=4)
     assert place.console.logs(f"{name}-near-0") == ""
     _kill(place.console, *killed)
+    injected(f"{name} killed", len(killed))
     place.runs_to_its_end(name)
 
 
 def test_a_gang_whose_member_loses_its_machine_gives_everything_back_and_starts_when_there_is_room(
-    place: Place,
+    place: Place, injected: Callable[..., None]
 ) -> None:
     place.submit("lost", pull_seconds=2)
     place.far.send_signal(signal.SIGSTOP)
+    injected("agent-silent")
     try:
         eventually(lambda: "Machine lost: its lease expired" in place.reasons("lost-far-0"))
         assert eventually(lambda: place.gpus_in_use() == 0)
@@ -151,6 +155,7 @@ def test_a_gang_whose_member_loses_its_machine_gives_everything_back_and_starts_
     place.runs_to_its_end("lost", restarts=1)  # of all, as whenever a gang has lost a worker
 
 
+@pytest.mark.everyday
 def test_a_gang_that_is_not_ready_in_time_gives_everything_back(place: Place) -> None:
     place.submit("late", pull_seconds=60)
     late = "Only 1 of 2 workers were ready within 9s"
