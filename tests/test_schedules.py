@@ -121,6 +121,20 @@ def test_who_may_no_longer_start_runs_starts_none(place: tuple[Access, Cluster])
     assert not Run.objects.exists()
 
 
+def test_old_firings_are_forgotten_but_for_those_whose_run_goes_on(
+    place: tuple[Access, Cluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedules, "FIRINGS_KEPT", 2)
+    schedule = save(place)
+    for hour in range(9, 15):
+        schedules.fire_due(at(hour))
+    assert [outcome for outcome, _, _ in outcomes(schedule)] == ["Started", "Skipped", "Skipped", "Skipped"]
+    Run.objects.update(state=RunState.COMPLETED)
+    for hour in range(15, 18):
+        schedules.fire_due(at(hour))
+    assert "nightly-1" not in [run for _, run, _ in outcomes(schedule)]
+
+
 def test_a_name_that_is_taken_is_passed_over(place: tuple[Access, Cluster]) -> None:
     builders.submit(*place, "nightly-1")
     schedule = save(place)

@@ -27,6 +27,7 @@ from runs.spec import parse_run
 
 BATCH = 200
 NAME_TRIES = 20
+FIRINGS_KEPT = 1000  # of each schedule
 BY_ITSELF = "schedule"
 log = logging.getLogger(__name__)
 
@@ -185,9 +186,18 @@ def _record(
 ) -> Firing:
     schedule.error = message if outcome is Outcome.FAILED else ""
     schedule.save(update_fields=["started", "error"])
+    _forget_old(schedule)
     return Firing.objects.create(
         schedule=schedule, due_at=due_at, fired_at=now, outcome=outcome, message=message, actor=actor, run=run
     )
+
+
+def _forget_old(schedule: Schedule) -> None:
+    """Firings beyond the newest FIRINGS_KEPT, but for those whose runs go on: overlaps are told by them."""
+    oldest = schedule.firings.order_by("-due_at").values_list("due_at", flat=True)[FIRINGS_KEPT:].first()
+    if oldest is not None:
+        going_on = saved_queries.active_runs_of(schedule)
+        schedule.firings.filter(due_at__lte=oldest).exclude(run__in=[run.pk for run in going_on]).delete()
 
 
 def _set_aside(schedule_id: int, message: str, now: datetime) -> None:
