@@ -55,6 +55,7 @@ class LocalOptions:
     simulate_gpus: str
     machine_cpus: float | None
     machine_memory: str
+    drive_roots: list[str]
 
 
 class LocalConsole:
@@ -271,6 +272,7 @@ def _declared(options: LocalOptions) -> list[dict[str, object]]:
         "cpus": cpus,
         "memory_bytes": memory,
         "stop_grace_seconds": settings.STOP_GRACE_SECONDS,
+        "drive_roots": [str(Path(root).resolve()) for root in options.drive_roots],
     }
     return [{"name": f"local-{number}", **common} for number in range(1, options.machines + 1)]
 

@@ -3,6 +3,7 @@
 import base64
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,8 +25,9 @@ def source() -> Iterator[Source]:
 
 
 @pytest.fixture(scope="module")
-def console(engine: Engine, source: Source) -> Iterator[Console]:
+def console(engine: Engine, source: Source, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Console]:
     options = ("--runtime", "docker", "--machines", "2", "--machine-cpus", "4", "--machine-memory", "4Gi")
+    options += ("--drive-root", str(tmp_path_factory.getbasetemp()))
     with running_console(*options, env={"DOCKER_HOST": engine.url, "STOP_GRACE_SECONDS": "3"}) as running:
         yield running
 
@@ -73,3 +75,15 @@ def test_code_comes_with_a_run_and_again_by_its_digest(console: Console) -> None
     console.submit("again", "./run.sh", code=made["spec"]["code"])
     assert console.wait_for("again", "Completed", "Failed")["status"]["state"] == "Completed"
     assert console.logs("coded-0") == console.logs("again-0") == "x\n/workspace\n"
+
+
+def test_what_a_run_writes_to_a_folder_drive_is_there_for_the_next(console: Console, tmp_path: Path) -> None:
+    made = {"name": "scratch", "kind": "folder", "source": str(tmp_path)}
+    assert console.api.post(workspace(console, "drives"), json=made).status_code == 201
+    template = {"datavolume_refs": [{"name": "scratch", "mount_path": "/scratch"}]}
+    console.submit("writes", "sh", "-c", "echo kept > /scratch/out", task_template=template)
+    assert console.wait_for("writes", "Completed", "Failed")["status"]["state"] == "Completed"
+    assert (tmp_path / "out").read_text() == "kept\n"
+    console.submit("then", "cat", "/scratch/out", task_template=template)
+    console.wait_for("then", "Completed")
+    assert console.logs("then-0") == "kept\n"

@@ -15,7 +15,6 @@ from machines.agent.preparing import Waits
 from machines.agent.runtimes.base import NOTHING_PREPARED, AttemptFolder, CannotStart, Prepared
 from machines.protocol import CodeUse, EndReason, Order
 
-FOLDER = "code"  # of an attempt's folder
 ANSWER_SECONDS = 30
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0
 REFUSALS = (403, 404)  # trying again cannot help
@@ -38,7 +37,7 @@ class CodeStep:
         if order.code is None:
             return NOTHING_PREPARED
         packed = await self._fetched(order.attempt, order.code, waits)
-        target = folder.root / FOLDER
+        target = folder.code
         try:
             await asyncio.to_thread(_unpack, packed, target)
         except packed_code.BadCode as error:  # an older console's rules let it pass

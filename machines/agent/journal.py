@@ -6,7 +6,8 @@
         address      where it joined: the agent's default for --console
         machine-id   marks this machine's containers
         lock         held by the agent that runs
-        attempts/UID/{journal,output.log,exit,work/}
+        attempts/UID/{journal,output.log,exit,volumes,work/,code/}
+        data/UID/    copies of drives and models; see machines.agent.data
         removed/     attempts on their way out
 
 An attempt's `journal` is records of a length and MessagePack, only ever appended to: the order, before anything is
@@ -167,7 +168,8 @@ class Journal:
     def archive(self, uid: str) -> int:
         """Keep the end of an attempt's output, and no working folder. Returns the first byte kept. Raises OSError."""
         folder = self.attempt_folder(uid)
-        shutil.rmtree(folder.work, ignore_errors=True)
+        for path in (folder.work, folder.code):
+            shutil.rmtree(path, ignore_errors=True)
         return output.archive(folder.output, ARCHIVE_LINES)
 
     def holds_attempts(self) -> bool:

@@ -28,6 +28,14 @@ class Command(BaseCommand):
         parser.add_argument(
             "--machine-memory", default="", metavar="16Gi", help="memory each declares (default: a share)"
         )
+        parser.add_argument(
+            "--drive-root",
+            dest="drive_roots",
+            action="append",
+            default=[],
+            metavar="FOLDER",
+            help="let drives be folders below this one on the local machines; repeatable",
+        )
 
     def handle(self, **options: Any) -> None:
         chosen = LocalOptions(**{name: options[name] for name in LocalOptions.__dataclass_fields__})

@@ -22,7 +22,7 @@ from machines.agent.data.problems import SourceAway, SourceChanged, SourceRefuse
 from machines.agent.data.roots import Roots
 from machines.protocol import VolumeSource
 
-CONNECT_SECONDS, SILENCE_SECONDS = 30, 60
+CONNECT_SECONDS, SILENCE_SECONDS = 30, 30
 PARALLEL = 8  # requests at a time
 DEPTH_MAX, FOLDERS_MAX = 32, 100_000
 NAME_MAX, PATH_MAX = 255, 3000

@@ -40,6 +40,11 @@ class AttemptFolder:
         """The working folder of a host process."""
         return self.root / "work"
 
+    @cached_property
+    def code(self) -> Path:
+        """The code that came with the run, unpacked for this attempt."""
+        return self.root / "code"
+
 
 @dataclass(frozen=True)
 class Adoptable:
