@@ -5,6 +5,7 @@ import binascii
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from django.db.models import (
     BigIntegerField,
@@ -23,7 +24,8 @@ from django.db.models.expressions import RawSQL
 from django.db.models.functions import Coalesce
 
 from astraconsole.errors import NotFound, ValidationError
-from astraconsole.sql import prepared
+from astraconsole.sql import fetch, prepared
+from astraconsole.tenancy.models import User
 from astraconsole.tenancy.queries import Access
 from machines.models import Cluster, Namespace
 from runs.models import ACTIVE, Attempt, Run, Transition, Worker
@@ -286,6 +288,31 @@ def worker_ids(run: Run, names: Sequence[str]) -> dict[str, int]:
         if name not in found:
             raise NotFound(f"{run.name} has no worker {name}")
     return found
+
+
+class Viewer(NamedTuple):
+    """Somebody with a page open: the session that opened it, and for which workspace."""
+
+    session_key: str
+    user: User
+    workspace_id: int
+
+
+def may_follow(viewer: Viewer, ids: Sequence[int]) -> bool:
+    """Whether the session, the membership and all these workers are still what they were. One query: it is asked before
+    each frame to each viewer."""
+    [(found,)] = fetch(
+        """
+        SELECT count(*) FROM runs_worker w JOIN runs_run r ON r.id = w.run_id
+        WHERE w.id = ANY(%s) AND NOT w.deleted AND r.workspace_id = %s
+        AND EXISTS (SELECT FROM django_session WHERE session_key = %s AND expire_date > now())
+        AND EXISTS (SELECT FROM tenancy_user WHERE id = %s AND is_active AND password = %s)
+        AND EXISTS (SELECT FROM tenancy_membership WHERE user_id = %s AND workspace_id = %s)
+        """,
+        [list(ids), viewer.workspace_id, viewer.session_key, viewer.user.pk, viewer.user.password,
+         viewer.user.pk, viewer.workspace_id],
+    )  # fmt: skip
+    return bool(found == len(ids))
 
 
 def places_of(run: Run) -> list[PlaceOf]:

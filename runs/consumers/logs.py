@@ -82,7 +82,7 @@ class FollowConsumer(AsyncWebsocketConsumer):
                 for name, position in asked.items():
                     feed = await stack.enter_async_context(watching(workers[name]))
                     self._watches.append(Watch(feed, position, self._rank(name)))
-                await self._send_frames(list(asked), workers)
+                await self._send_frames(list(workers.values()))
             await self.close(ENDED)
         except AstraError:
             await self.close(GONE)
@@ -90,15 +90,14 @@ class FollowConsumer(AsyncWebsocketConsumer):
             log.exception("Cannot follow the logs of workers %s", workers)
             await self.close(BROKEN)
 
-    async def _send_frames(self, names: list[str], workers: dict[str, int]) -> None:
+    async def _send_frames(self, ids: list[int]) -> None:
         """Until the last one. Every look sends one, so that a page knows that it is still live."""
         waiting = {asyncio.create_task(watch.feed.wait(watch.seen)): watch for watch in self._watches}
         try:
             while waiting:
                 done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                still, _ = await database_sync_to_async(self._find)(names)  # and still a member
-                if still != workers:
-                    raise NotFound("another worker has this name now")
+                if not await database_sync_to_async(queries.may_follow)(self._viewer, ids):
+                    raise NotFound("signed out, no member any more, or the run was deleted")
                 for task in done:
                     watch = waiting.pop(task)
                     watch.seen = task.result()
@@ -120,7 +119,9 @@ class FollowConsumer(AsyncWebsocketConsumer):
 
     def _access(self) -> Access:
         """Raises Unauthenticated, NotFound."""
-        return get_access(user_of(self.scope), self._args["org"], self._args["ws"])
+        access = get_access(user_of(self.scope), self._args["org"], self._args["ws"])
+        self._viewer = queries.Viewer(self.scope["session"].session_key, access.user, access.workspace.pk)
+        return access
 
     @property
     def _args(self) -> dict[str, str]:
