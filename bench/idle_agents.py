@@ -40,6 +40,7 @@ def main(agents: int = 1000, seconds: float = 20) -> None:
             with subprocess.Popen([*daphne_command, "astraconsole.asgi:application"]) as daphne:
                 try:
                     asyncio.run(measure(port, tokens, psutil.Process(daphne.pid), seconds))
+                    store_samples()
                 finally:
                     daphne.terminate()
         finally:
@@ -57,6 +58,21 @@ def prepared(agents: int) -> list[str]:
     organisation = Organisation.objects.create(slug="bench", name="bench")
     cluster = Cluster.objects.create(organisation=organisation, slug="bench")
     return [ensure_local_machine(cluster, f"m{number}") for number in range(agents)]
+
+
+def store_samples() -> None:
+    """What a Celery worker does with what came, here."""
+    from machines.metrics import lane  # noqa: PLC0415  # needs Django set up
+    from machines.models import Cluster, GpuUse  # noqa: PLC0415
+    from runs.metrics import take_in  # noqa: PLC0415
+
+    [cluster_id] = Cluster.objects.values_list("pk", flat=True)
+    waiting = lane.lengths([cluster_id])[cluster_id]
+    began = time.process_time()
+    take_in(cluster_id)
+    spent = time.process_time() - began
+    told = GpuUse.objects.count()
+    print(f"samples of {waiting} s from {told} machines: {spent / max(waiting, 1):.1%} of one core to store them")
 
 
 def free_port() -> int:
