@@ -7,6 +7,7 @@
 They go when their attempt has ended.
 """
 
+import contextlib
 import logging
 import os
 import shutil
@@ -41,6 +42,7 @@ class SecretFiles:
     def discard(self, attempt: str) -> None:
         if self._root is not None:
             shutil.rmtree(self._root / attempt, ignore_errors=True)
+            _remove_if_empty(self._root)
 
     def keep_only(self, attempts: Iterable[str]) -> None:
         """What an earlier agent left behind goes."""
@@ -51,6 +53,7 @@ class SecretFiles:
                 for entry in root.iterdir():
                     if entry.name not in kept:
                         shutil.rmtree(entry, ignore_errors=True)
+                _remove_if_empty(root)
 
     def _candidates(self) -> list[Path]:
         return [MEMORY / self._name, self._state / "credentials"]
@@ -66,6 +69,11 @@ class SecretFiles:
                 self._root = root
                 return root
         raise OSError("no folder for credentials can be made")
+
+
+def _remove_if_empty(root: Path) -> None:
+    with contextlib.suppress(OSError):
+        root.rmdir()
 
 
 def _is_ours(folder: Path) -> bool:
