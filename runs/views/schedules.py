@@ -29,7 +29,7 @@ from runs.views.templates import NOT_JSON, shown
 if TYPE_CHECKING:
     from runs.models import Firing, Schedule
 
-FIELDS = ("name", "cluster", "cron", "zone", "overlap", "spec")
+FIELDS = ("name", "cluster", "cron", "zone", "overlap", "spec", "enabled")
 SHOWN_TIMES = 5
 OVERLAPS = (
     (Overlap.SKIP, "Skip: no new run while one goes on"),
@@ -79,7 +79,7 @@ def new_schedule(request: HttpRequest, org: str, ws: str) -> HttpResponse:
         return _form(request, access, _given(request, access))
     given = {name: request.POST.get(name, "").strip() for name in FIELDS}
     try:
-        body = {**given, "spec": parse_json(given["spec"], NOT_JSON), "enabled": request.POST.get("enabled") == "1"}
+        body = {**given, "spec": parse_json(given["spec"], NOT_JSON), "enabled": given["enabled"] != "0"}
         saved, new = timetables.save_schedule(access, read_schedule(body), timezone.now())
     except AstraError as error:
         return _form(request, access, given, error)
@@ -98,10 +98,16 @@ def _form(request: HttpRequest, access: Access, given: dict[str, str], error: As
 
 
 def _given(request: HttpRequest, access: Access) -> dict[str, str]:
-    given = {"name": "", "cluster": "", "cron": "0 3 * * *", "zone": "UTC", "overlap": Overlap.SKIP.value, "spec": ""}
+    given = dict.fromkeys(FIELDS, "") | {
+        "cron": "0 3 * * *",
+        "zone": "UTC",
+        "overlap": Overlap.SKIP.value,
+        "enabled": "1",
+    }
     if edit := request.GET.get("edit"):
         found = saved_queries.get_schedule(access, edit)
         same = {name: getattr(found, name) for name in ("name", "cron", "zone", "overlap")}
+        same["enabled"] = "1" if found.enabled else "0"
         return {**same, "cluster": found.namespace.cluster.slug, "spec": shown(json.loads(found.spec))}
     if template := request.GET.get("template"):
         kept = saved_queries.get_template(access, template)

@@ -110,10 +110,12 @@ def test_a_schedule_is_made_shown_run_disabled_and_removed(place: Place) -> None
         assert place.client.post(place.base + f"/schedules/nightly/{action}").status_code == 302
         assert told in place.get("/schedules/nightly")
     assert "nightly-1" in place.get("/schedules")
+    assert place.client.post(place.base + "/schedules/nightly/disable").status_code == 302
+    assert 'name="enabled" value="0"' in place.get("/new-schedule?edit=nightly")
     edit = place.get("/new-schedule?edit=nightly")
     assert 'value="0 3 * * *"' in edit
     assert json.loads(text_of(edit)) == SPEC
-    assert place.client.post(place.base + ("/schedules/nightly/remove")).status_code == 302
+    assert place.client.post(place.base + "/schedules/nightly/remove").status_code == 302
     assert not Schedule.objects.exists()
 
 
