@@ -103,7 +103,7 @@ class Machine:
         self.stop_grace_seconds = stop_grace_seconds
         self.supervisor = Supervisor(journal.read_text("console"))
         self.connection = Connection(console, lambda: journal.read_text("token"), self)
-        self._sampler = Sampler(runtime, gpus, self.supervisor, self.connection.send, self._on_gpus)
+        self._sampler = Sampler(runtime, gpus, self.supervisor, self.connection.send, self._on_gpus, inventory.gpus)
         self._local_address = ""
         self._tasks: set[asyncio.Task[None]] = set()
         self.board = DataBoard(self.connection.send)

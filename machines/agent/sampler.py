@@ -44,7 +44,8 @@ class Look:
 
 
 class Sampler:
-    """`send` drops what it cannot send; `changed` hears the GPUs when their health or number is another."""
+    """`send` drops what it cannot send. `known`: the GPUs as they were declared; `changed` hears them when their health
+    or number is another."""
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Sampler:
         supervisor: Supervisor,
         send: Callable[[Samples], None],
         changed: Callable[[list[Gpu]], None],
+        known: list[Gpu],
     ) -> None:
         self.seconds = SAMPLE_SECONDS
         self._runtime = runtime
@@ -63,7 +65,7 @@ class Sampler:
         self._orders: dict[str, Order] = {}
         self._cpu: dict[str, tuple[float, float]] = {}  # when, and the CPU seconds by then
         self._looks: deque[Look] = deque(maxlen=LOOKS_KEPT)
-        self._known: list[Gpu] | None = None
+        self._known = known
         self._health_at = 0.0
 
     def hold(self, order: Order) -> None:
@@ -121,9 +123,9 @@ class Sampler:
 
     async def _look_after_health(self) -> None:
         gpus = await asyncio.to_thread(self._gpus.inventory)
-        if self._known is not None and gpus != self._known:
+        if gpus != self._known:
+            self._known = gpus
             self._changed(gpus)
-        self._known = gpus
 
     def _values(self, uid: str, usage: Usage, readings: Mapping[int, Reading], now: float) -> dict[int, float]:
         order = self._orders.get(uid)

@@ -31,7 +31,7 @@ class Desk:
         self.changes: list[list[Gpu]] = []
         self.supervisor = Supervisor("c" * 32)
         self.connect(connected)
-        self.sampler = Sampler(self, self, self.supervisor, self.sent.append, self.changes.append)  # type: ignore[arg-type]
+        self.sampler = Sampler(self, self, self.supervisor, self.sent.append, self.changes.append, list(GPUS))  # type: ignore[arg-type]
 
     def connect(self, connected: bool) -> None:
         if connected:
