@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.test_console import CHROMIUM, SLOW, place, sign_in, somebody
+from tests.browser.person import SLOW, place, sign_in, somebody
 from tests.console import Console, eventually, running_console
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
@@ -33,14 +33,6 @@ def submit(console: Console) -> None:
     spec = {"task_template": template, "node_selection": {"count": 2}}
     console.api.post("jobs", json={"metadata": {"name": "train"}, "spec": spec}).raise_for_status()
     console.wait_for("train", "Running")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture(scope="module")
