@@ -12,12 +12,14 @@ import json
 import re
 import statistics
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
 from playwright.sync_api import sync_playwright
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidHandshake
 
 from bench.console import cpu_printed
 from tests.console import Console, eventually, running_console
@@ -97,7 +99,10 @@ async def view(console: Console, cookie: str, worker: int, seen: Seen, connectin
     address = f"{console.url.replace('http', 'ws')}{place}/workers/{console.ready['cluster']}/viewed-{worker}/log"
     headers = {"cookie": cookie, "origin": console.url}
     async with connecting:
-        socket = await connect(address, additional_headers=headers, max_size=None, open_timeout=120)
+        socket = None
+        while socket is None:
+            with suppress(InvalidHandshake, OSError, TimeoutError):  # too many at once: again, as a page does
+                socket = await connect(address, additional_headers=headers, max_size=None, open_timeout=30)
     async with socket:
         first = True
         async for message in socket:
