@@ -71,6 +71,10 @@ bench-metrics: setup
 	$(BIN)/python -m bench.metrics $(BENCH)
 	$(BIN)/python -m bench.idle_agents
 
+bench-logs: .venv/requirements-dev.installed
+	tests/install
+	$(BIN)/python -m bench.logs $(BENCH)
+
 screenshots: .venv/requirements-dev.installed
 	tests/install
 	$(BIN)/python -m bench.screenshots
