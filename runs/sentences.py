@@ -4,33 +4,54 @@ The API's reason is kept to the letter beside each of these; nothing here is mat
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from runs.state_machine import TIME_LIMIT_PREFIX, RunState, WorkerState
 
 
+class Look(StrEnum):
+    """Where to look for a cause, or what to do at once: links beside an advice, in this order of usefulness."""
+
+    LOG = "log"
+    METRICS = "metrics"  # around the failure
+    STARTED = "started"  # how it was started: image, command, environment
+    CREDENTIAL = "credential"  # of the registry
+    MACHINE = "machine"
+    HISTORY = "history"  # the run's
+    MORE_MEMORY = "memory"  # run again with more of it
+    MORE_TIME = "time"
+
+
 @dataclass(frozen=True)
 class Advice:
-    """What a failure panel says. `title` names what happened in plain words, `text` what to do about it."""
+    """What a failure panel says. `title` names what happened in plain words, `text` what to do about it, `looks` where
+    to look."""
 
     title: str
     text: str
+    looks: tuple[Look, ...] = (Look.LOG,)
 
 
 # Beginnings of reasons, in the order they are tried: the first that matches tells.
 ADVICE: tuple[tuple[str, Advice], ...] = (
     (
         "OOMKilled",
-        Advice("It ran out of memory", "Raise its memory, or lower the batch size."),
+        Advice(
+            "It ran out of memory",
+            "See the Memory chart. Raise memory_bytes (or per_gpu.memory_bytes), or lower the batch size.",
+            (Look.LOG, Look.METRICS, Look.MORE_MEMORY),
+        ),
     ),
     (
         "Exited with code 127",
-        Advice("The command is not in the image", "Check the command and the image's PATH."),
+        Advice("The command is not in the image", "Check the command and the image's PATH.", (Look.STARTED, Look.LOG)),
     ),
     (
         "Exited with code 126",
         Advice(
             "The command could not be run",
             "The file is there but may not be executed: check its permissions and its first line.",
+            (Look.STARTED, Look.LOG),
         ),
     ),
     (
@@ -38,17 +59,27 @@ ADVICE: tuple[tuple[str, Advice], ...] = (
         Advice(
             "It was killed",
             "It got SIGKILL, and not for exceeding its memory limit. Its log and its machine may tell more.",
+            (Look.LOG, Look.METRICS, Look.MACHINE),
         ),
     ),
     (
         "Exited with code 143",
-        Advice("It was asked to end", "It received SIGTERM from inside its container or from the machine."),
+        Advice(
+            "It was asked to end",
+            "It received SIGTERM from inside its container or from the machine.",
+            (Look.LOG, Look.MACHINE, Look.HISTORY),
+        ),
     ),
-    ("Exited with code", Advice("The program ended with an error", "The cause is in its log.")),
+    (
+        "Exited with code",
+        Advice("The program ended with an error", "The cause is in its log.", (Look.LOG, Look.METRICS)),
+    ),
     (
         "Ended; its exit code",
         Advice(
-            "Nobody saw how it ended", "Its machine could not observe the exit code, so it does not count as completed."
+            "Nobody saw how it ended",
+            "Its machine could not observe the exit code, so it does not count as completed.",
+            (Look.MACHINE, Look.LOG),
         ),
     ),
     (
@@ -56,6 +87,7 @@ ADVICE: tuple[tuple[str, Advice], ...] = (
         Advice(
             "It stopped answering its liveness probe",
             "Its log says what it was doing. If it was only busy, raise the probe's timeout or failure threshold.",
+            (Look.LOG, Look.METRICS, Look.STARTED),
         ),
     ),
     (
@@ -63,33 +95,47 @@ ADVICE: tuple[tuple[str, Advice], ...] = (
         Advice(
             "It did not get ready in time",
             "Its log says how far it came. If it needs longer, raise the startup probe's failure threshold or period.",
+            (Look.LOG, Look.METRICS, Look.STARTED),
         ),
     ),
-    ("A probe failed", Advice("A probe failed", "Its log says what it was doing.")),
+    (
+        "A probe failed",
+        Advice("A probe failed", "Its log says what it was doing.", (Look.LOG, Look.METRICS, Look.STARTED)),
+    ),
     (
         "ErrImagePull: the registry has no such image",
-        Advice("The image does not exist", "Check the image's name and tag."),
+        Advice("The image does not exist", "Check the image's name and tag.", (Look.STARTED, Look.CREDENTIAL)),
     ),
     (
         "ErrImagePull: the registry denies access",
         Advice(
             "The registry denies access to the image",
             "A private registry needs a registry credential; some registries also deny what does not exist.",
+            (Look.CREDENTIAL, Look.STARTED),
         ),
     ),
     (
         "ErrImagePull: the registry cannot be reached",
-        Advice("The registry could not be reached", "It is the machine's network or the registry, not the run."),
+        Advice(
+            "The registry could not be reached",
+            "It is the machine's network or the registry, not the run.",
+            (Look.MACHINE, Look.HISTORY),
+        ),
     ),
     (
         "ErrImagePull: the machine's disk is full",
-        Advice("The machine has no room for the image", "It is the machine, not the run: its disk is full."),
+        Advice(
+            "The machine has no room for the image",
+            "It is the machine, not the run: its disk is full.",
+            (Look.MACHINE,),
+        ),
     ),
     (
         "ErrImagePull",
         Advice(
             "The image could not be pulled",
             "Check the image's name and tag; a private registry needs a registry credential.",
+            (Look.STARTED, Look.CREDENTIAL, Look.MACHINE),
         ),
     ),
     (
@@ -97,42 +143,68 @@ ADVICE: tuple[tuple[str, Advice], ...] = (
         Advice(
             "The image is not on the machine",
             "The pull policy None never pulls: use IfNotPresent, or put the image on the machine.",
+            (Look.STARTED, Look.MACHINE),
         ),
     ),
     (
         TIME_LIMIT_PREFIX,
-        Advice("It reached its time limit", "Raise the time limit, or write checkpoints and resume from them."),
+        Advice(
+            "It reached its time limit",
+            "Raise the time limit, or write checkpoints and resume from them.",
+            (Look.LOG, Look.METRICS, Look.MORE_TIME),
+        ),
     ),
     (
         "Machine lost",
         Advice(
-            "Its machine was lost", "It is the machine, not the run: nothing was heard from it until its lease expired."
+            "Its machine was lost",
+            "It is the machine, not the run: nothing was heard from it until its lease expired.",
+            (Look.MACHINE, Look.HISTORY),
         ),
     ),
-    ("Machine rebooted", Advice("Its machine rebooted", "It is the machine, not the run.")),
+    (
+        "Machine rebooted",
+        Advice("Its machine rebooted", "It is the machine, not the run.", (Look.MACHINE, Look.HISTORY)),
+    ),
     (
         "Its machine no longer knows",
-        Advice("Its machine lost track of it", "It is the machine, not the run: its record of the worker is gone."),
+        Advice(
+            "Its machine lost track of it",
+            "It is the machine, not the run: its record of the worker is gone.",
+            (Look.MACHINE, Look.HISTORY),
+        ),
     ),
     (
         "Retry budget exhausted",
-        Advice("It failed too often in a row", "The output below is of its last failure: the cause is there."),
+        Advice(
+            "It failed too often in a row",
+            "The output below is of its last failure: the cause is there.",
+            (Look.LOG, Look.HISTORY, Look.METRICS),
+        ),
     ),
     (
         "Could not start",
         Advice(
             "It could not be started",
             "The message is the machine's own. Check the command, the user and the working directory.",
+            (Look.STARTED, Look.MACHINE),
         ),
     ),
     (
         "Refused by the machine",
-        Advice("The machine cannot run it", "The message says what its runtime lacks."),
+        Advice("The machine cannot run it", "The message says what its runtime lacks.", (Look.STARTED, Look.MACHINE)),
     ),
-    ("Preempted by", Advice("Not a failure: it is queued again", "Work of higher priority needed its room.")),
+    (
+        "Preempted by",
+        Advice("Not a failure: it is queued again", "Work of higher priority needed its room.", (Look.HISTORY,)),
+    ),
     (
         "Stopped by its machine",
-        Advice("Its machine stopped it", "It was stopped without the console asking: see the machine."),
+        Advice(
+            "Its machine stopped it",
+            "It was stopped without the console asking: see the machine.",
+            (Look.MACHINE, Look.HISTORY),
+        ),
     ),
 )
 

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 
-from runs import sentences
 from runs.queries import PlaceOf
-from runs.sentences import Advice
 from runs.spec import RunSpec
 from runs.state_machine import RUN_ENDED, WorkerState
 
 if TYPE_CHECKING:
-    from runs.models import Attempt, Run, Worker
+    from runs.models import Attempt, Run
 
 STARTS = {"Independent": "independent", "Gang": "together"}
 FAILS = {"RestartTask": "restart the worker", "RestartJob": "restart all", "FailJob": "fail at once"}
@@ -102,13 +100,6 @@ class Retry:
 def retry(spec: RunSpec) -> Retry:
     budget = None if spec.effective_lifetime == "Service" else settings.RESTART_BUDGET
     return Retry(budget, settings.RESTART_BACKOFF_MAX_SECONDS, settings.RESTART_RESET_SECONDS)
-
-
-def advice_for(worker: "Worker | None") -> Advice | None:
-    """What to do about a worker's failure."""
-    if worker is None:
-        return None
-    return sentences.advice((worker.last_failure or {}).get("reason") or worker.reason)
 
 
 def ran_for(attempt: "Attempt", now: datetime) -> float | None:

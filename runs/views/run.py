@@ -19,6 +19,7 @@ from runs.spec import load_spec
 from runs.state_machine import RUN_ENDED, RunState, WorkerState
 from runs.views import facts
 from runs.views.context import context_of
+from runs.views.failure import failure_of
 from runs.views.log_panel import run_log
 from runs.views.metrics import run_tab
 
@@ -37,12 +38,12 @@ def run(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> Htt
     tab = request.GET.get("tab", "workers")
     tab = tab if tab in TABS else "workers"
     context = context_of(access, cluster=cluster, run=found, tab=tab, api=request.build_absolute_uri("/api/v1"))
-    context |= _head(found) | _tab(request, access, found, tab)
+    context |= _head(access, found) | _tab(request, access, found, tab)
     answer = render(request, "runs/_run.html" if is_partial(request) else "runs/run.html", context)
     return with_charts(answer) if tab == "metrics" else answer
 
 
-def _head(run: "Run") -> dict[str, Any]:
+def _head(access: Access, run: "Run") -> dict[str, Any]:
     """Nothing here grows with the number of workers: a run may have thousands, and its page is read at every change."""
     spec = load_spec(run.spec)
     counts = queries.task_counts([run]).get(run.pk, {})
@@ -60,9 +61,10 @@ def _head(run: "Run") -> dict[str, Any]:
         "failed_later": queries.failed_later(run, LATER_SHOWN) if counts.get(WorkerState.FAILED, 0) > 1 else [],
         "more_failed": counts.get(WorkerState.FAILED, 0) - 1,
         **_waiting(run),
-        "advice": facts.advice_for(failed),
+        "failure": failure_of(access, run, failed),
         "retry": facts.retry(spec),
         "looping": looping,
+        "looping_failure": failure_of(access, run, looping),
         "more_loops": loops - 1,
     }
 

@@ -11,12 +11,13 @@ from astraconsole.security import with_charts
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from machines.images import shown_reference
-from machines.queries import credentials_of
+from machines.queries import credentials_of, volumes_of
 from runs import queries, sentences
 from runs.spec import Probe, Probes, TaskTemplate, load_spec, template_of
-from runs.state_machine import ENDED
+from runs.state_machine import ENDED, WorkerState
 from runs.views import facts
 from runs.views.context import context_of
+from runs.views.failure import failure_of
 from runs.views.log_panel import worker_log
 from runs.views.metrics import worker_tab
 
@@ -47,6 +48,7 @@ def _head(access: Access, worker: "Worker") -> dict[str, Any]:
     attempts = list(queries.attempts_of(worker))
     now = timezone.now()
     newest = attempts[-1] if attempts else None
+    ended = worker.state in ENDED
     template = template_of(spec, worker.group)
     return {
         "run": worker.run,
@@ -56,16 +58,17 @@ def _head(access: Access, worker: "Worker") -> dict[str, Any]:
         "image": shown_reference(template.image),
         "probes": _probes(template.probes),
         "secrets": _secrets(template),
-        **_awaited_credential(access, worker, template),
+        **_awaited(access, worker, template),
         "mounts": _mounts(template, spec.code is not None),
         "sentence": _sentence(worker),
-        "advice": facts.advice_for(worker),
+        "failure": failure_of(access, worker.run, worker) if worker.state == WorkerState.FAILED else None,
+        "looping_failure": failure_of(access, worker.run, worker) if worker.last_failure and not ended else None,
         "retry": facts.retry(spec),
         "attempts": [(attempt, facts.ran_for(attempt, now)) for attempt in reversed(attempts)],
         "newest": newest,
         "on_failure": spec.effective_on_failure,
         "lifetime": spec.effective_lifetime,
-        "ended": worker.state in ENDED,
+        "ended": ended,
     }
 
 
@@ -78,14 +81,24 @@ def _secrets(template: TaskTemplate) -> list[tuple[str, str]]:
     ]
 
 
-def _awaited_credential(access: Access, worker: "Worker", template: TaskTemplate) -> dict[str, Any]:
-    """The credential that its preparation waits for, and whether there is one of that name."""
-    refs = [*template.secret_refs, *([template.registry_secret_ref] if template.registry_secret_ref else [])]
-    words = worker.reason.replace(":", " ").split() if worker.reason.startswith("waiting for ") else []
-    name = next((ref.external_secret_name for ref in refs if ref.external_secret_name in words), "")
-    if not name or worker.state in ENDED:
+def _awaited(access: Access, worker: "Worker", template: TaskTemplate) -> dict[str, Any]:
+    """What its preparation waits for, and where to see how far that is: a credential, a drive or a model. One query
+    where it waits for one, else none."""
+    words = worker.reason.replace(":", " ").split() if worker.reason.lower().startswith("waiting for ") else []
+    if not words or worker.state in ENDED:
         return {}
-    return {"waits_for": name, "is_defined": name in {each.name for each in credentials_of(access)}}
+    refs = [*template.secret_refs, *([template.registry_secret_ref] if template.registry_secret_ref else [])]
+    named = {
+        "credential": [ref.external_secret_name for ref in refs],
+        "drive": [ref.name for ref in template.datavolume_refs],
+        "model": [ref.name for ref in template.model_refs],
+    }
+    kinds = ("credential",) if "secret" in words else ("model",) if "model" in words[:3] else ("drive", "model")
+    for kind in kinds:
+        if name := next((name for name in named[kind] if name in words), ""):
+            there = credentials_of(access) if kind == "credential" else volumes_of(access, kind)
+            return {"waits_for": name, "waits_kind": kind, "is_defined": name in {each.name for each in there}}
+    return {}
 
 
 def _mounts(template: TaskTemplate, has_code: bool) -> list[tuple[str, str]]:

@@ -1,0 +1,188 @@
+"""What helps to find why a run failed: the failure panel with its links."""
+
+import re
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from astraconsole.tenancy.permissions import Role
+from machines.credentials import save_credential
+from machines.models import Machine, MachineState
+from machines.protocol import DataKind, EndReason, Phase, PullFailure
+from machines.volumes import create_volume
+from runs.models import Run
+from runs.services.lost import machines_lost
+from tests import builders
+from tests.builders import GIB
+from tests.pages.place import Place, signed_in, text_of
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _machines_are_not_waited_for(settings: Any) -> None:
+    settings.CALL_TIMEOUT_SECONDS = 0.01
+
+
+def panel_of(html: str, label: str = "Failure") -> str:
+    return html.split(f'aria-label="{label}"')[1].split("</section>")[0]
+
+
+def links_of(html: str) -> dict[str, str]:
+    """Text → address."""
+    found = re.findall(r'<a [^>]*href="([^"]+)"[^>]*>([^<]+)</a>', html)
+    return {text: address.replace("&amp;", "&") for address, text in found}
+
+
+def failed(place: Place, name: str, ends: dict[str, Any], **asked: Any) -> Run:
+    run = place.submit(name, **{"on_failure": "FailJob", **asked})
+    attempt = builders.run_on(run.workers.get(), place.machine, timezone.now())
+    builders.report_end(attempt, at=timezone.now(), **{"exit_code": None, "log_tail": "its last line\n", **ends})
+    return run
+
+
+# What a machine reports → the links that its advice must have beside its log, if that helps at all.
+ENDS: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "Exited with code 1": ({"exit_code": 1}, {"Its log", "Metrics around it"}),
+    "Exited with code 127": ({"exit_code": 127}, {"How it was started"}),
+    "Exited with code 126": ({"exit_code": 126}, {"How it was started"}),
+    "Exited with code 137": ({"exit_code": 137}, {"Its log", "Machine gpu-07"}),
+    "OOMKilled: the container exceeded its memory limit": (
+        {"exit_code": 137, "reason": EndReason.OOM_KILLED},
+        {"Its log", "Metrics around it", "Run again with 1.5 GiB"},
+    ),
+    "ErrImagePull: the registry has no such image: x": (
+        {"reason": EndReason.IMAGE_PULL, "message": "x", "pull_failure": PullFailure.NOT_FOUND},
+        {"How it was started", "Registry credential"},
+    ),
+    "ErrImagePull: the registry denies access: x": (
+        {"reason": EndReason.IMAGE_PULL, "message": "x", "pull_failure": PullFailure.DENIED},
+        {"Registry credential"},
+    ),
+    "ErrImagePull: the registry cannot be reached: x": (
+        {"reason": EndReason.IMAGE_PULL, "message": "x", "pull_failure": PullFailure.UNREACHABLE},
+        {"Machine gpu-07"},
+    ),
+    "ErrImagePull: bad reference": (
+        {"reason": EndReason.IMAGE_PULL, "message": "bad reference"},
+        {"How it was started", "Registry credential"},
+    ),
+    "Image busybox is not present and the pull policy is None": (
+        {"reason": EndReason.IMAGE_MISSING},
+        {"How it was started", "Machine gpu-07"},
+    ),
+    "Exceeded its time limit of 12h": ({"reason": EndReason.TIME_LIMIT}, {"Its log", "Run again with 1d"}),
+    "Liveness probe failed: HTTP 500": (
+        {"reason": EndReason.PROBE_FAILED, "message": "Liveness probe failed: HTTP 500"},
+        {"Its log", "How it was started"},
+    ),
+    "Could not start: no such user": (
+        {"reason": EndReason.START_FAILED, "message": "no such user"},
+        {"How it was started", "Machine gpu-07"},
+    ),
+    "Refused by the machine: no": ({"reason": EndReason.REFUSED, "message": "no"}, {"Machine gpu-07"}),
+    "Machine rebooted while it ran; its exit code is unknown": (
+        {"reason": EndReason.MACHINE_REBOOTED},
+        {"Machine gpu-07", "History"},
+    ),
+    "Stopped by its machine": ({"reason": EndReason.STOPPED}, {"Machine gpu-07", "History"}),
+    "Ended; its exit code could not be observed": ({}, {"Machine gpu-07", "Its log"}),
+}
+
+
+def test_each_reason_has_its_advice_its_last_lines_and_links_that_lead_somewhere(place: Place) -> None:
+    for number, (reason, (ends, links)) in enumerate(ENDS.items()):
+        run = failed(place, f"run-{number}", ends, template={"time_limit_seconds": 43200})
+        for address in (f"/jobs/gpu-east/{run.name}", f"/workers/gpu-east/{run.name}-0"):
+            panel = panel_of(place.get(address))
+            assert f"<code>{reason.replace(chr(39), '&#x27;')}</code>" in panel
+            assert "its last line" in panel
+            assert ": it failed" not in panel, f"no advice for {reason}"
+            found = links_of(panel)
+            assert links <= set(found), f"{reason}: {sorted(found)}"
+        for label, link in found.items():
+            assert place.client.get(link).status_code == 200, f"{reason}: {label} leads to {link}"
+
+
+def test_a_lost_machine_and_one_that_lost_track_lead_to_the_machine(place: Place) -> None:
+    lost, unknown = place.submit("lost", on_failure="FailJob"), place.submit("unknown", on_failure="FailJob")
+    builders.run_on(lost.workers.get(), place.machine, timezone.now())
+    machines_lost([place.machine.pk], timezone.now())
+    attempt = builders.run_on(unknown.workers.get(), place.machine, timezone.now())
+    builders.report(attempt, (Phase.FORGOTTEN, 0.0), at=timezone.now())
+    for name, title in (("lost", "Its machine was lost"), ("unknown", "Its machine lost track of it")):
+        panel = panel_of(place.get(f"/jobs/gpu-east/{name}"))
+        assert title in panel
+        for label in ("Machine gpu-07", "History"):
+            assert place.client.get(links_of(panel)[label]).status_code == 200
+    Machine.objects.update(state=MachineState.REMOVED)
+    assert "Machine gpu-07" not in links_of(panel_of(place.get("/jobs/gpu-east/lost")))
+
+
+def test_used_up_retries_tell_the_last_failures_cause_too(place: Place, settings: Any) -> None:
+    settings.RESTART_BUDGET = 0
+    failed(place, "loop", {"exit_code": 137, "reason": EndReason.OOM_KILLED}, on_failure="RestartTask")
+    panel = text_of(panel_of(place.get("/jobs/gpu-east/loop")))
+    assert "It failed too often in a row Retry budget exhausted after 0/0 restarts" in panel
+    assert "The last failure: It ran out of memory. OOMKilled: the container exceeded its memory limit" in panel
+    assert "Run again with 1.5 GiB" in panel
+
+
+def test_the_log_of_a_failure_is_that_of_the_attempt_that_failed(place: Place) -> None:
+    run = place.submit("again")
+    worker = run.workers.get()
+    first = builders.run_on(worker, place.machine, timezone.now())
+    builders.report_end(first, 1, at=timezone.now())
+    worker.refresh_from_db()
+    assert "attempt=1" in links_of(panel_of(place.get("/jobs/gpu-east/again"), "Restarting in a loop"))["Its log"]
+    Run.objects.update(state="Running")
+    run.workers.update(state="Running", attempt_number=2, failures_in_row=2, restart_at=None)
+    assert "attempt=1" in links_of(panel_of(place.get("/jobs/gpu-east/again"), "Restarting in a loop"))["Its log"]
+
+
+def test_a_preempted_worker_is_no_failure_and_leads_to_its_history(place: Place) -> None:
+    run = place.submit("low")
+    builders.run_on(run.workers.get(), place.machine, timezone.now())
+    run.workers.update(state="Pending", reason="Preempted by higher-priority work (high)")
+    html = place.get("/workers/gpu-east/low-0")
+    assert "Queued again: more urgent work needed its room" in html
+    assert place.client.get(links_of(html)["what happened before"]).status_code == 200
+
+
+def test_more_memory_is_offered_to_those_who_may_start_runs_and_opens_it_filled_in(place: Place) -> None:
+    failed(place, "oom", {"exit_code": 137, "reason": EndReason.OOM_KILLED}, gpus=1, memory=64 * GIB)
+    link = links_of(panel_of(place.get("/jobs/gpu-east/oom")))["Run again with 96 GiB per GPU"]
+    assert f"&quot;memory_bytes&quot;: {96 * GIB}" in place.client.get(link).content.decode()
+    place.client = signed_in(builders.access(place.workspace, Role.VIEWER))
+    assert "Run again" not in panel_of(place.get("/jobs/gpu-east/oom"))
+
+
+def test_a_registry_credential_that_is_there_is_linked_by_name(place: Place) -> None:
+    admin = builders.access(place.workspace, Role.ADMIN)
+    save_credential(admin, "registry-login", "file", "reg", timezone.now())
+    ends = {"reason": EndReason.IMAGE_PULL, "message": "x", "pull_failure": PullFailure.DENIED}
+    template = {"registry_secret_ref": {"external_secret_name": "registry-login"}}
+    failed(place, "private", ends, template=template)
+    link = links_of(panel_of(place.get("/jobs/gpu-east/private")))["Registry credential"]
+    assert link.endswith("/credentials/registry-login")
+
+
+@pytest.mark.parametrize(
+    ("sentence", "kind", "refs"),
+    [
+        ("Waiting for data volume imagenet", DataKind.DRIVE, "datavolume_refs"),
+        ("Waiting for drive imagenet to be filled: 3 of 9 GiB", DataKind.DRIVE, "datavolume_refs"),
+        ("Waiting for model imagenet to be filled", DataKind.MODEL, "model_refs"),
+    ],
+)
+def test_a_worker_that_waits_for_data_leads_to_it(place: Place, sentence: str, kind: DataKind, refs: str) -> None:
+    run = place.submit("train", template={refs: [{"name": "imagenet", "mount_path": "/data"}]})
+    attempt = builders.place(run.workers.get(), place.machine, now=timezone.now())
+    builders.report(attempt, (Phase.PREPARING, 1.0), waiting=sentence, at=timezone.now())
+    assert f"the workspace has no {kind} of that name yet" in place.get("/workers/gpu-east/train-0")
+    given = {"name": "imagenet", "kind": "copy", "source": "s3://data/imagenet"}
+    create_volume(builders.access(place.workspace, Role.ADMIN), kind, given, timezone.now())
+    link = links_of(place.get("/workers/gpu-east/train-0"))["whether it is reachable or still copying"]
+    assert link.endswith(f"/{kind}s/imagenet")
+    assert place.client.get(link).status_code == 200
