@@ -16,6 +16,7 @@ from machines.api import router as machines
 from machines.api_credentials import router as credentials
 from machines.api_volumes import router as volumes
 from runs.api import router as runs
+from runs.api_events import router as events
 from runs.api_metrics import router as metrics
 from runs.api_saved import router as saved
 from runs.spec import RunRequest
@@ -64,6 +65,7 @@ def _refuse_parameters(request: HttpRequest, error: ParameterError) -> HttpRespo
 api.add_router("", account)
 api.add_router("", runs)
 api.add_router("", saved)
+api.add_router("", events)
 api.add_router("", machines)
 api.add_router("", metrics)
 api.add_router("", credentials)

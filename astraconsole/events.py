@@ -53,6 +53,13 @@ def runs_changed(workspace_id: int, run_uids: Iterable[UUID]) -> None:
     transaction.on_commit(lambda: send_groups(messages))
 
 
+def workspaces_changed(workspace_ids: Iterable[int]) -> None:
+    """Tell the pages of these workspaces' lists, once the transaction has committed."""
+    messages = [(workspace_group(workspace_id), {"type": "runs.changed"}) for workspace_id in workspace_ids]
+    if messages:
+        transaction.on_commit(lambda: send_groups(messages))
+
+
 def send_group(group: str, message: dict[str, Any]) -> None:
     send_groups([(group, message)])
 

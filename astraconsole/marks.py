@@ -36,6 +36,10 @@ STATES: dict[str, Mark] = {
     "Disabled": Mark("off", "pause"),
     "Started": Mark("done", "check"),
     "Skipped": Mark("off", "no-symbol"),
+    # what people do
+    "Added": Mark("done", "plus"),
+    "Replaced": Mark("busy", "arrow-path"),
+    "Changed": Mark("busy", "pencil"),
     # what machines hold
     "Synced": Mark("run", "check"),
     "Waiting": Mark("wait", "ring"),

@@ -11,6 +11,7 @@ from typing import Any
 import psycopg
 from django.db import connection
 from django.db.backends.utils import CursorWrapper
+from django.db.models import BigIntegerField, Func
 
 
 class PreparedCursor(psycopg.Cursor):
@@ -54,3 +55,15 @@ def together() -> Iterator[None]:
     connection.ensure_connection()
     with connection.wrap_database_errors, connection.connection.pipeline():
         yield
+
+
+class TransactionId(Func):
+    """The number of the transaction that writes a row. Numbers are given out in order, rows are seen in another: what
+    reads on from a position stops below `SETTLED`, or it would pass over rows that are committed later."""
+
+    template = "((pg_current_xact_id())::text)::bigint"
+    output_field = BigIntegerField()
+    allowed_default = True
+
+
+SETTLED = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"  # every transaction before it has ended

@@ -2,8 +2,12 @@
 
 from django.contrib import admin
 from django.db.models import QuerySet
+from django.forms import BaseModelFormSet, ModelForm
 from django.http import HttpRequest
+from django.utils import timezone
 
+from astraconsole.tenancy import audit
+from astraconsole.tenancy.audit import Did, Kind
 from machines import inbox
 from machines.models import Cluster, Gpu, JoinToken, Machine, Namespace, SetAsideReport
 
@@ -21,6 +25,17 @@ class ReadOnly:
         return False
 
 
+def record_share(request: HttpRequest, share: Namespace, change: bool) -> None:
+    """What staff give a workspace of a cluster, in the workspace's events."""
+    limits = {"GPUs": share.quota_gpus, "runs": share.quota_runs, "thousandths of cores": share.quota_cpu_milli}
+    limits["bytes of memory"] = share.quota_memory_bytes
+    told = [f"{limit} {what}" for what, limit in limits.items() if limit is not None] or ["no limit"]
+    told += [f"weight {share.weight:g}", f"priority at most {share.max_priority}"]
+    did = Did.CHANGED if change else Did.ADDED
+    actor = request.user.get_username()
+    audit.record_by(share.workspace, Kind.QUOTA, share.cluster.slug, did, ", ".join(told), actor, timezone.now())
+
+
 class NamespaceInline(admin.TabularInline):
     model = Namespace
     extra = 0
@@ -33,12 +48,23 @@ class ClusterAdmin(admin.ModelAdmin):
     readonly_fields = ("uid", "created_at")
     inlines = (NamespaceInline,)
 
+    def save_formset(self, request: HttpRequest, form: ModelForm, formset: BaseModelFormSet, change: bool) -> None:
+        super().save_formset(request, form, formset, change)
+        for obj in formset.new_objects:
+            record_share(request, obj, change=False)
+        for obj, _ in formset.changed_objects:
+            record_share(request, obj, change=True)
+
 
 @admin.register(Namespace)
 class NamespaceAdmin(admin.ModelAdmin):
     list_display = ("workspace", "cluster", "quota_gpus", "quota_runs", "weight", "max_priority", "pools")
     list_filter = ("cluster",)
     list_select_related = ("workspace__organisation", "cluster")
+
+    def save_model(self, request: HttpRequest, obj: Namespace, form: ModelForm, change: bool) -> None:
+        super().save_model(request, obj, form, change)
+        record_share(request, obj, change)
 
 
 class GpuInline(ReadOnly, admin.TabularInline):

@@ -16,6 +16,7 @@ from astraconsole.tokens import digest
 from machines import dispatch, protocol
 from machines.models import Gpu, Machine, MachineEvent, MachineState
 from machines.protocol import Close
+from machines.services import record_events
 
 _S = MachineState
 GPU_COLUMNS = ("uuid", "model", "memory_bytes", "healthy", "health_reason", "simulated")
@@ -92,10 +93,10 @@ def connected(arrivals: Sequence[Arrival]) -> list[Greeting | None]:
     before = {pk: machine.state for pk, machine in machines.items()}
     for arrival in greeted:
         _take_hello(machines[arrival.machine_id], arrival)
-    MachineEvent.objects.bulk_create(
+    record_events(
         MachineEvent(
-            machine=machine, state=machine.state, reason=_arrived(before[pk]), actor=f"machine {machine.name}",
-            at=machine.last_seen_at,
+            machine=machine, cluster_id=machine.cluster_id, state=machine.state, reason=_arrived(before[pk]),
+            actor=f"machine {machine.name}", at=machine.last_seen_at,
         )
         for pk, machine in machines.items() if machine.state != before[pk]
     )  # fmt: skip

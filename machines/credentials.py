@@ -7,6 +7,8 @@ from datetime import datetime
 from django.db import IntegrityError, transaction
 
 from astraconsole.errors import Conflict, Detail, ValidationError
+from astraconsole.tenancy import audit
+from astraconsole.tenancy.audit import Did, Kind
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from machines import dispatch
@@ -34,6 +36,7 @@ def save_credential(
     if (present.provider, present.reference) != (provider, reference):
         present.uid, present.provider, present.reference, present.changed_at = uuid.uuid4(), provider, reference, now
         present.save(update_fields=["uid", "provider", "reference", "changed_at"])
+        audit.record(access, Kind.CREDENTIAL, name, Did.REPLACED, f"From {provider}", now)
     dispatch.data_changed(access.workspace.pk)  # unchanged, too: saving it again has machines look again
     return present, False
 
@@ -54,15 +57,17 @@ def _create(access: Access, name: str, provider: str, reference: str, now: datet
             )
     except IntegrityError:
         raise Conflict(f"somebody else has just created the credential {name}") from None
+    audit.record(access, Kind.CREDENTIAL, name, Did.ADDED, f"From {provider}", now)
     dispatch.data_changed(access.workspace.pk)
     return made
 
 
 @transaction.atomic
-def remove_credential(access: Access, credential: Credential) -> None:
+def remove_credential(access: Access, credential: Credential, now: datetime) -> None:
     """Raises Forbidden. Whether a run uses it is `runs.services.credentials`' to know."""
     access.require(Action.MANAGE)
     credential.delete()
+    audit.record(access, Kind.CREDENTIAL, credential.name, Did.REMOVED, "", now)
     dispatch.data_changed(access.workspace.pk)
 
 

@@ -5,6 +5,7 @@ import uuid
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 
+from astraconsole.sql import TransactionId
 from astraconsole.tenancy.models import Organisation, User, Workspace
 
 
@@ -101,13 +102,18 @@ class MachineEvent(models.Model):
     """One entry of a machine's history: what became of it, why, when, and who or what did it."""
 
     machine = models.ForeignKey(Machine, on_delete=models.CASCADE, related_name="events", db_index=False)
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="+", db_index=False)  # the machine's
+    tx = models.BigIntegerField(db_default=TransactionId())
     state = models.CharField(max_length=10)  # a MachineState, Cordoned or Draining
     reason = models.CharField(max_length=300, blank=True)
     actor = models.CharField(max_length=150)  # a user name, "console", "machine <name>"
     at = models.DateTimeField()
 
     class Meta:
-        indexes = [models.Index(fields=["machine", "id"], name="machine_event")]
+        indexes = [
+            models.Index(fields=["machine", "id"], name="machine_event"),
+            models.Index(fields=["cluster", "tx", "id"], name="machine_event_of_cluster"),
+        ]
 
 
 class Gpu(models.Model):

@@ -4,7 +4,7 @@
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
 from django.conf import settings
@@ -238,10 +238,20 @@ def _change(machine_ids: Collection[int], states: Collection[MachineState], **co
 
 
 def _record(machine_ids: Collection[int], state: str, reason: str, actor: str, now: datetime) -> None:
-    MachineEvent.objects.bulk_create(
-        MachineEvent(machine_id=machine_id, state=state, reason=reason, actor=actor, at=now)
-        for machine_id in machine_ids
+    clusters = Machine.objects.filter(pk__in=machine_ids).values_list("pk", "cluster_id")
+    record_events(
+        MachineEvent(machine_id=machine_id, cluster_id=cluster_id, state=state, reason=reason, actor=actor, at=now)
+        for machine_id, cluster_id in clusters.order_by("pk")
     )
+
+
+def record_events(entries: Iterable[MachineEvent]) -> None:
+    """Entries of machines' histories; pages of the workspaces on their clusters are told."""
+    written = MachineEvent.objects.bulk_create(entries)
+    if written:
+        clusters = {entry.cluster_id for entry in written}
+        shares = Namespace.objects.filter(cluster__in=clusters).order_by()
+        events.workspaces_changed(shares.values_list("workspace", flat=True).distinct())
 
 
 # ---- leases ----------------------------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 from django.db import IntegrityError, transaction
 
 from astraconsole.errors import Conflict, Detail, ValidationError
+from astraconsole.tenancy import audit
+from astraconsole.tenancy.audit import Did, Kind
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from machines import dispatch
@@ -48,16 +50,18 @@ def create_volume(access: Access, kind: DataKind, given: dict[str, Any], now: da
     except IntegrityError:
         message = f"the workspace has a {kind} {columns['name']} already: remove it first, or choose another name"
         raise Conflict(message) from None
+    audit.record(access, Kind(kind.value), made.name, Did.ADDED, f"{made.form} {made.source}", now)
     dispatch.data_changed(access.workspace.pk)
     return made
 
 
 @transaction.atomic
-def remove_volume(access: Access, volume: Volume) -> None:
+def remove_volume(access: Access, volume: Volume, now: datetime) -> None:
     """Machines remove their copies once no worker uses them. Raises Forbidden. Whether a run uses it is
     `runs.services.volumes`' to know."""
     access.require(Action.MANAGE)
     volume.delete()
+    audit.record(access, Kind(volume.kind), volume.name, Did.REMOVED, "", now)
     dispatch.data_changed(access.workspace.pk)
 
 

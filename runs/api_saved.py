@@ -134,7 +134,7 @@ def post_template(request: HttpRequest, org: str, ws: str) -> HttpResponse:
 def delete_template(request: HttpRequest, org: str, ws: str, template: str) -> HttpResponse:
     """Remove a template, by its id."""
     access = _access(request, org, ws, Action.WRITE)
-    remove_template(access, saved_queries.get_template(access, template))
+    remove_template(access, saved_queries.get_template(access, template), timezone.now())
     return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
 
@@ -182,7 +182,7 @@ def get_schedule(request: HttpRequest, org: str, ws: str, schedule: str) -> Http
 def delete_schedule(request: HttpRequest, org: str, ws: str, schedule: str) -> HttpResponse:
     """Remove a schedule. Its runs stay."""
     access = _access(request, org, ws, Action.WRITE)
-    scheduling.remove_schedule(access, saved_queries.get_schedule(access, schedule))
+    scheduling.remove_schedule(access, saved_queries.get_schedule(access, schedule), timezone.now())
     return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
 

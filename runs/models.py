@@ -6,6 +6,7 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import Q
 
+from astraconsole.sql import TransactionId
 from astraconsole.tenancy.models import User, Workspace
 from machines.models import Machine, Namespace
 from runs.cron import EXPRESSION_MAX
@@ -78,6 +79,7 @@ class Run(models.Model):
             models.Index(fields=["workspace", "-created_at", "-id"], name="run_list"),
             models.Index(fields=["workspace", "-created_at", "-id"], condition=ACTIVE, name="run_active"),
             models.Index(fields=["namespace", "state"], condition=ACTIVE, name="run_waiting"),
+            models.Index(fields=["workspace", "name"], name="run_named"),
         ]
 
     def __str__(self) -> str:
@@ -199,6 +201,10 @@ class Transition(models.Model):
         Run, on_delete=models.CASCADE, related_name="transitions", db_index=False, db_constraint=False
     )
     worker = models.ForeignKey(Worker, null=True, on_delete=models.CASCADE, related_name="transitions", db_index=False)
+    workspace = models.ForeignKey(  # the run's, for the workspace's events
+        Workspace, on_delete=models.CASCADE, related_name="+", db_index=False, db_constraint=False
+    )
+    tx = models.BigIntegerField(db_default=TransactionId())
     attempt_number = models.PositiveIntegerField(null=True)
     state = models.CharField(max_length=12)
     reason = models.TextField()
@@ -209,6 +215,13 @@ class Transition(models.Model):
         indexes = [
             models.Index(fields=["run", "id"], condition=Q(worker=None), name="transition_run"),
             models.Index(fields=["worker", "id"], name="transition_worker"),
+            models.Index(fields=["workspace", "tx", "id"], name="transition_event"),
+            models.Index(fields=["workspace", "tx", "id"], condition=Q(worker=None), name="transition_run_event"),
+            models.Index(
+                fields=["workspace", "actor", "tx", "id"],
+                condition=~Q(actor__startswith="machine ") & ~Q(actor="scheduler"),
+                name="transition_person",
+            ),
         ]
 
 

@@ -2,7 +2,21 @@
 
 from django.urls import path
 
-from runs.views import actions, agent, gpus, health, listing, logs, metrics, new_run, run, schedules, templates, worker
+from runs.views import (
+    actions,
+    agent,
+    events,
+    gpus,
+    health,
+    listing,
+    logs,
+    metrics,
+    new_run,
+    run,
+    schedules,
+    templates,
+    worker,
+)
 
 urlpatterns = [
     path("metrics", health.metrics, name="metrics"),
@@ -30,6 +44,7 @@ urlpatterns = [
         metrics.worker_charts,
         name="worker_charts",
     ),
+    path("o/<slug:org>/w/<slug:ws>/events", events.events, name="events"),
     path("o/<slug:org>/w/<slug:ws>/gpus", gpus.gpus, name="gpus"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/stop", actions.stop_run, name="stop_run"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/delete", actions.delete_run, name="delete_run"),

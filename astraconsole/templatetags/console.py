@@ -37,6 +37,28 @@ def when(at: datetime | None, how: str = "at", none: str = "–") -> SafeString:
     return format_html('<time datetime="{}" data-as="{}" title="{}">{}</time>', json_bodies.moment(at), how, text, text)
 
 
+# Kind of an event → the route of its page, and whether a cluster is part of the address.
+PAGES_OF = {
+    "run": ("run", True),
+    "worker": ("worker", True),
+    "machine": ("machine", True),
+    "schedule": ("schedule", False),
+    "credential": ("credential", False),
+    "drive": ("drive", False),
+    "model": ("model", False),
+}
+
+
+@register.simple_tag
+def event_name(event: Any, org: str, ws: str) -> SafeString:
+    """What an event is about, with a link to its page while it is there."""
+    route, on_cluster = PAGES_OF.get(event.kind, ("", False))
+    if not route or not event.exists:
+        return format_html("<b>{}</b>", event.name)
+    names = [event.cluster, event.name] if on_cluster else [event.name]
+    return format_html('<a href="{}">{}</a>', reverse(route, args=[org, ws, *names]), event.name)
+
+
 @register.filter
 def moment(text: str | None) -> datetime | None:
     """A time that was stored as text (`last_failure.failed_at`)."""
@@ -102,6 +124,7 @@ NAVIGATION: tuple[tuple[str, tuple[Item, ...]], ...] = (
                 "Runs", "runs", "play", frozenset({"run", "worker", "new_run", "stop_run", "delete_run", "stop_worker"})
             ),
             Item("Templates", "templates", "document-duplicate", frozenset({"save_template", "remove_template"})),
+            Item("Events", "events", "bars-3-bottom-left"),
             Item("Schedules", "schedules", "clock", frozenset({"schedule", "new_schedule", "remove_schedule"})),
         ),
     ),

@@ -3,6 +3,7 @@
 from django.contrib.auth.models import AbstractUser
 from django.db import models
 
+from astraconsole.sql import TransactionId
 from astraconsole.tenancy.permissions import ROLE_CHOICES
 
 
@@ -69,3 +70,19 @@ class DeviceLogin(models.Model):
     approved_at = models.DateTimeField(null=True)
     denied_at = models.DateTimeField(null=True)
     used_at = models.DateTimeField(null=True)
+
+
+class AuditEvent(models.Model):
+    """What somebody did to what a workspace has beside runs and machines, which keep histories of their own."""
+
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="+", db_index=False)
+    tx = models.BigIntegerField(db_default=TransactionId())
+    kind = models.CharField(max_length=12)  # astraconsole.tenancy.audit.Kind
+    name = models.CharField(max_length=200)
+    state = models.CharField(max_length=12)  # Added, Replaced, …
+    reason = models.CharField(max_length=400)
+    actor = models.CharField(max_length=150)
+    at = models.DateTimeField()
+
+    class Meta:
+        indexes = [models.Index(fields=["workspace", "tx", "id"], name="audit_event")]

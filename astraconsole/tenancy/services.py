@@ -9,6 +9,8 @@ from django.utils import timezone
 from astraconsole import tokens
 from astraconsole.errors import Conflict, NotFound, Unauthenticated, ValidationError
 from astraconsole.sql import prepared
+from astraconsole.tenancy import audit
+from astraconsole.tenancy.audit import Did, Kind
 from astraconsole.tenancy.models import ApiToken, Membership, User, Workspace
 from astraconsole.tenancy.permissions import Action, Role
 from astraconsole.tenancy.queries import Access
@@ -84,6 +86,7 @@ def add_member(access: Access, who: str, role: Role) -> Membership:
     )
     if not created:
         raise Conflict(f"{user.username} is a member already")
+    audit.record(access, Kind.MEMBER, user.username, Did.ADDED, f"As {role}", timezone.now())
     return membership
 
 
@@ -104,8 +107,11 @@ def change_role(access: Access, membership_id: int, role: Role) -> None:
     membership = _locked_member(access, membership_id)
     if role != Role.ADMIN:
         _require_another_admin(membership)
-    membership.role = role
+    before, membership.role = membership.role, role
     membership.save(update_fields=["role"])
+    if role != before:
+        reason = f"From {before} to {role}"
+        audit.record(access, Kind.MEMBER, membership.user.username, Did.CHANGED, reason, timezone.now())
 
 
 @transaction.atomic
@@ -114,13 +120,14 @@ def remove_member(access: Access, membership_id: int) -> None:
     membership = _locked_member(access, membership_id)
     _require_another_admin(membership)
     membership.delete()
+    audit.record(access, Kind.MEMBER, membership.user.username, Did.REMOVED, f"Was {membership.role}", timezone.now())
 
 
 def _locked_member(access: Access, membership_id: int) -> Membership:
     """Under the workspace's lock, so that two admins cannot each remove the other."""
     access.require(Action.MANAGE)
     Workspace.objects.select_for_update().get(pk=access.workspace.pk)
-    membership = access.workspace.memberships.filter(pk=membership_id).first()
+    membership = access.workspace.memberships.select_related("user").filter(pk=membership_id).first()
     if membership is None:
         raise NotFound("there is no such member")
     return membership

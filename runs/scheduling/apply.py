@@ -50,7 +50,7 @@ def apply_plan(cluster_id: int, plan: Plan, now: datetime) -> list[int]:
                     placed = placing.place(batch, cluster_id, within_quota(plan.placements), now)
         if plan.changed:
             placing.store_pending(
-                [(run_id, plan.refusals[run_id].code, plan.refusals[run_id].numbers) for run_id in plan.changed]
+                [(run_id, plan.refusals[run_id].code, plan.refusals[run_id].numbers) for run_id in plan.changed], now
             )
     return placed
 

@@ -153,14 +153,17 @@ def _gang_of(where: str) -> Callable[[Numbers], str]:
     return words
 
 
+QUOTA_WORDS = "Waits for namespace quota: "
+
+
 def _quota(words: Callable[[object], str], unit: str) -> Callable[[Numbers], str]:
     """`Waits for namespace quota: 8 of 8 GPUs in use`; where the ask alone is too large, it says so."""
 
     def of(numbers: Numbers) -> str:
         wanted, limit, used = int(str(numbers["wanted"])), int(str(numbers["limit"])), int(str(numbers["used"]))
         if wanted > limit:
-            return f"Waits for namespace quota: {words(wanted)}{unit} asked, the quota is {words(limit)}"
-        in_use = f"Waits for namespace quota: {words(used)} of {words(limit)}{unit} in use"
+            return f"{QUOTA_WORDS}{words(wanted)}{unit} asked, the quota is {words(limit)}"
+        in_use = f"{QUOTA_WORDS}{words(used)} of {words(limit)}{unit} in use"
         return in_use if used >= limit else f"{in_use}, {words(wanted)} more asked"
 
     return of

@@ -1,6 +1,7 @@
 """Removing a credential, which runs may still need."""
 
 from django.db import transaction
+from django.utils import timezone
 
 from astraconsole.errors import Conflict
 from astraconsole.tenancy.permissions import Action
@@ -20,4 +21,4 @@ def delete_credential(access: Access, name: str) -> None:
     if users := runs_using_credential(access, name):
         more = f" and {len(users) - NAMED} more" if len(users) > NAMED else ""
         raise Conflict(f"{name} is used by runs in progress: {', '.join(users[:NAMED])}{more}")
-    credentials.remove_credential(access, credential)
+    credentials.remove_credential(access, credential, timezone.now())

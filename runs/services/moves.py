@@ -110,7 +110,7 @@ class Batch:
     def note_run(self, run: RunRow, reason: str, actor: str, at: datetime) -> None:
         """An event of the run that changes no state."""
         run.changed_at = max(at, run.changed_at)
-        self._transitions.append(TransitionRow(run.id, None, None, run.state, reason, actor, run.changed_at))
+        self._record_run(run, reason, actor)
         self._changed_runs.add(run.id)
 
     def reword(self, worker: WorkerRow, reason: str) -> None:
@@ -193,16 +193,22 @@ class Batch:
             run.started_at = run.changed_at
         if derived.state in RUN_ENDED:
             run.ended_at = run.changed_at
+        self._record_run(run, derived.reason, actor)
+
+    def _record_run(self, run: RunRow, reason: str, actor: str) -> None:
         self._transitions.append(
-            TransitionRow(run.id, None, None, derived.state, derived.reason, actor, run.changed_at)
+            TransitionRow(run.workspace_id, run.id, None, None, run.state, reason, actor, run.changed_at)
         )
 
     def _record(self, worker: WorkerRow, reason: str, actor: str, at: datetime) -> None:
         worker.reason = reason
         worker.changed_at = max(at, worker.changed_at)
         number = worker.attempt_number or None
+        workspace_id = self.run_of(worker).workspace_id
         self._transitions.append(
-            TransitionRow(worker.run_id, worker.id, number, worker.state, reason, actor, worker.changed_at)
+            TransitionRow(
+                workspace_id, worker.run_id, worker.id, number, worker.state, reason, actor, worker.changed_at
+            )
         )
         self._changed_workers.add(worker.id)
 

@@ -4,6 +4,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from runs.scheduling.explain import sentence
 from runs.scheduling.types import Numbers, Placement, WorkerShape
 from runs.services import rows, writes
 from runs.services.moves import Batch, locked
@@ -175,7 +176,8 @@ def _is_untouched(run: RunRow) -> bool:
     return untouched and not run.ended and run.deleted_at is None and run.stop_requested_at is None
 
 
-def store_pending(items: Sequence[tuple[int, str, Numbers]]) -> None:
+def store_pending(items: Sequence[tuple[int, str, Numbers]], now: datetime) -> None:
     """Why each of these runs waits (run id, code, numbers): written where it differs, and only while the run waits."""
     if items:
-        writes.update_pending(items)
+        quotas = {run_id: sentence(code, numbers) for run_id, code, numbers in items if code.startswith("quota_")}
+        writes.update_pending(items, quotas, now)

@@ -13,6 +13,8 @@ from typing import Any
 from django.db import transaction
 
 from astraconsole.errors import AlreadyEnded, AstraError, Forbidden, JobAlreadyExists
+from astraconsole.tenancy import audit
+from astraconsole.tenancy.audit import Did, Kind
 from astraconsole.tenancy.models import Membership
 from astraconsole.tenancy.permissions import Action, Role
 from astraconsole.tenancy.queries import Access
@@ -32,6 +34,7 @@ BY_ITSELF = "schedule"
 log = logging.getLogger(__name__)
 
 
+@transaction.atomic
 def save_schedule(access: Access, fields: ScheduleFields, now: datetime) -> tuple[Schedule, bool]:
     """The schedule, and whether it is new: one of this name is replaced, and goes on counting its runs. Its runs are
     this person's from now on.
@@ -53,7 +56,10 @@ def save_schedule(access: Access, fields: ScheduleFields, now: datetime) -> tupl
         "saved_by": access.user,
         "saved_at": now,
     }
-    return Schedule.objects.update_or_create(workspace=access.workspace, name=fields.name, defaults=values)
+    schedule, is_new = Schedule.objects.update_or_create(workspace=access.workspace, name=fields.name, defaults=values)
+    timetable = f"{fields.cron} ({fields.zone}) on {fields.cluster}"
+    audit.record(access, Kind.SCHEDULE, schedule.name, Did.ADDED if is_new else Did.REPLACED, timetable, now)
+    return schedule, is_new
 
 
 def next_time(cron: str, zone: str, now: datetime) -> datetime | None:
@@ -61,6 +67,7 @@ def next_time(cron: str, zone: str, now: datetime) -> datetime | None:
     return times[0] if times else None
 
 
+@transaction.atomic
 def set_enabled(access: Access, schedule: Schedule, enabled: bool, now: datetime) -> None:
     """Enabled again it goes on with the next time from now. Asking again changes nothing. Raises Forbidden."""
     access.require(Action.WRITE)
@@ -68,12 +75,15 @@ def set_enabled(access: Access, schedule: Schedule, enabled: bool, now: datetime
         schedule.enabled = enabled
         schedule.next_at = next_time(schedule.cron, schedule.zone, now) if enabled else None
         schedule.save(update_fields=["enabled", "next_at"])
+        audit.record(access, Kind.SCHEDULE, schedule.name, Did.ENABLED if enabled else Did.DISABLED, "", now)
 
 
-def remove_schedule(access: Access, schedule: Schedule) -> None:
+@transaction.atomic
+def remove_schedule(access: Access, schedule: Schedule, now: datetime) -> None:
     """Its runs stay. Raises Forbidden."""
     access.require(Action.WRITE)
     schedule.delete()
+    audit.record(access, Kind.SCHEDULE, schedule.name, Did.REMOVED, "", now)
 
 
 def run_now(access: Access, schedule: Schedule, now: datetime) -> Firing:

@@ -10,7 +10,7 @@ from runs.models import Run, Worker
 from runs.services import rows
 from runs.services.ends import stop_workers
 from runs.services.moves import locked
-from runs.state_machine import ENDED, RunState, WorkerState
+from runs.state_machine import ENDED, PLACED, RunState, WorkerState
 
 
 def stop_worker(access: Access, worker: Worker, reason: str, now: datetime) -> None:
@@ -36,10 +36,14 @@ def stop_run(access: Access, run: Run, reason: str, now: datetime) -> None:
             return
         if locked_run is None or locked_run.ended:
             raise AlreadyEnded(f"run {run.name} has already ended")
+        is_news = locked_run.stop_requested_at is None
         locked_run.stop_requested_at = locked_run.stop_requested_at or now
         locked_run.restarting = None
         workers = batch.add_workers(rows.workers_of_runs([run.id]))
-        stop_workers(batch, workers, stop_sentence(access.actor, reason), access.actor, now)
+        sentence = stop_sentence(access.actor, reason)
+        if is_news and any(worker.state in PLACED for worker in workers):
+            batch.note_run(locked_run, f"Stopping: {sentence}", access.actor, now)
+        stop_workers(batch, workers, sentence, access.actor, now)
         batch.derive(locked_run, access.actor, now)
 
 

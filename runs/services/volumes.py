@@ -1,6 +1,7 @@
 """Removing a drive or a model, which runs may still need."""
 
 from django.db import transaction
+from django.utils import timezone
 
 from astraconsole.errors import Conflict
 from astraconsole.tenancy.permissions import Action
@@ -20,4 +21,4 @@ def delete_volume(access: Access, kind: DataKind, name: str) -> None:
     if users := runs_using_volume(access, kind, name):
         more = f" and {len(users) - NAMED} more" if len(users) > NAMED else ""
         raise Conflict(f"{name} is used by runs in progress: {', '.join(users[:NAMED])}{more}")
-    volumes.remove_volume(access, volume)
+    volumes.remove_volume(access, volume, timezone.now())

@@ -16,12 +16,14 @@ import msgspec
 
 from astraconsole.sql import execute, prepared
 from runs.models import Run
+from runs.scheduling.explain import QUOTA_WORDS
 from runs.scheduling.types import Claim, Numbers, WorkerShape
 from runs.services.rows import AttemptRow, RunRow, WorkerRow
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionRow:
+    workspace_id: int
     run_id: int
     worker_id: int | None
     attempt_number: int | None
@@ -107,15 +109,15 @@ def insert_attempts(attempts: Sequence[NewAttempt]) -> None:
 def insert_transitions(transitions: Sequence[TransitionRow]) -> None:
     execute(
         """
-        INSERT INTO runs_transition (run_id, worker_id, attempt_number, state, reason, actor, at)
-        SELECT * FROM json_to_recordset(%s::json) AS v(run_id bigint, worker_id bigint, attempt_number int, state text,
-            reason text, actor text, at timestamptz)
+        INSERT INTO runs_transition (workspace_id, run_id, worker_id, attempt_number, state, reason, actor, at)
+        SELECT * FROM json_to_recordset(%s::json) AS v(workspace_id bigint, run_id bigint, worker_id bigint,
+            attempt_number int, state text, reason text, actor text, at timestamptz)
         """,
         [_json(transitions)],
     )
 
 
-# The workers of the run in `made`, and the first entry of each one's history.
+# The workers of the run in `made`, and the first entry of each one's history, after what `recorded` writes.
 _WITH_WORKERS = """
     workers AS (
         INSERT INTO runs_worker (uid, run_id, namespace_id, deleted, name, "group", rank, gpus, cpu_milli,
@@ -126,8 +128,9 @@ _WITH_WORKERS = """
             memory_bytes bigint, node_fraction float8)
         RETURNING id, run_id, reason, changed_at),
     begun AS (
-        INSERT INTO runs_transition (run_id, worker_id, state, reason, actor, at)
-        SELECT run_id, id, 'Pending', reason, %s, changed_at FROM workers ORDER BY id)
+        INSERT INTO runs_transition (workspace_id, run_id, worker_id, state, reason, actor, at)
+        SELECT made.workspace_id, w.run_id, w.id, 'Pending', w.reason, %s, w.changed_at
+        FROM workers w, made, (SELECT count(*) FROM recorded) AS first_of_all ORDER BY w.id)
 """
 
 
@@ -145,10 +148,10 @@ def insert_run(run: Run, stems: Sequence[str], shapes: Sequence[WorkerShape], ac
                     restarts, preemptions, pending_code, pending_numbers)
                 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 0, 0, %s, %s)
                 ON CONFLICT (namespace_id, name) WHERE deleted_at IS NULL DO NOTHING
-                RETURNING id, namespace_id, reason, created_at AS at),
+                RETURNING id, namespace_id, workspace_id, reason, created_at AS at),
             recorded AS (
-                INSERT INTO runs_transition (run_id, state, reason, actor, at)
-                SELECT id, 'Pending', reason, %s, at FROM made),
+                INSERT INTO runs_transition (workspace_id, run_id, state, reason, actor, at)
+                SELECT workspace_id, id, 'Pending', reason, %s, at FROM made RETURNING id),
             claimed AS (
                 INSERT INTO runs_stem (namespace_id, run_id, stem)
                 SELECT namespace_id, id, unnest(%s::text[]) FROM made),
@@ -170,7 +173,9 @@ def insert_workers(run_id: int, shapes: Sequence[WorkerShape], reason: str, acto
     """Workers and the beginnings of their histories. Their names are free: the run has claimed their stems."""
     execute(
         f"""
-        WITH made AS (SELECT id, namespace_id, %s AS reason, %s::timestamptz AS at FROM runs_run WHERE id = %s),
+        WITH made AS (
+                SELECT id, namespace_id, workspace_id, %s AS reason, %s::timestamptz AS at FROM runs_run WHERE id = %s),
+            recorded AS (SELECT),
             {_WITH_WORKERS}
         SELECT
         """,
@@ -191,21 +196,33 @@ def free_names(run_ids: Sequence[int]) -> None:
     execute("DELETE FROM runs_stem WHERE run_id = ANY(%s)", [list(run_ids)])
 
 
-def update_pending(items: Sequence[tuple[int, str, Numbers]]) -> None:
+def update_pending(items: Sequence[tuple[int, str, Numbers]], quotas: Mapping[int, str], now: datetime) -> None:
     """(run id, code, numbers) of waiting runs, where they differ from what is stored. Runs that somebody else is
-    changing just now are left to the next pass: waiting for them, with other locks held, could wait for ever."""
-    refusals = [{"id": run_id, "code": code, "numbers": numbers} for run_id, code, numbers in items]
+    changing just now are left to the next pass: waiting for them, with other locks held, could wait for ever.
+
+    `quotas`: run → sentence of those that wait for their quota: an entry of the history, unless that said so last."""
+    refusals = [
+        {"id": run_id, "code": code, "numbers": numbers, "quota": quotas.get(run_id)} for run_id, code, numbers in items
+    ]
     execute(
         """
-        WITH v AS (SELECT * FROM json_to_recordset(%s::json) AS v(id bigint, code text, numbers jsonb)),
+        WITH v AS (SELECT * FROM json_to_recordset(%s::json) AS v(id bigint, code text, numbers jsonb, quota text)),
             locked AS (
-                SELECT id FROM runs_run WHERE id IN (SELECT id FROM v) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED)
-        UPDATE runs_run r SET pending_code = v.code, pending_numbers = v.numbers
-        FROM v JOIN locked ON locked.id = v.id
-        WHERE r.id = v.id AND r.deleted_at IS NULL AND r.state IN ('Pending', 'Starting', 'Running')
-            AND (r.pending_code, r.pending_numbers) IS DISTINCT FROM (v.code, v.numbers)
+                SELECT id FROM runs_run WHERE id IN (SELECT id FROM v) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED),
+            changed AS (
+                UPDATE runs_run r SET pending_code = v.code, pending_numbers = v.numbers
+                FROM v JOIN locked ON locked.id = v.id
+                WHERE r.id = v.id AND r.deleted_at IS NULL AND r.state IN ('Pending', 'Starting', 'Running')
+                    AND (r.pending_code, r.pending_numbers) IS DISTINCT FROM (v.code, v.numbers)
+                RETURNING r.id, r.workspace_id, r.state, r.changed_at, v.quota)
+        INSERT INTO runs_transition (workspace_id, run_id, state, reason, actor, at)
+        SELECT c.workspace_id, c.id, c.state, c.quota, 'scheduler', greatest(c.changed_at, %s)
+        FROM changed c, LATERAL (
+            SELECT t.reason FROM runs_transition t WHERE t.run_id = c.id AND t.worker_id IS NULL
+            ORDER BY t.id DESC LIMIT 1) newest
+        WHERE c.quota IS NOT NULL AND NOT starts_with(newest.reason, %s)
         """,
-        [_json(refusals)],
+        [_json(refusals), now, QUOTA_WORDS],
     )
 
 

@@ -168,7 +168,7 @@ def remove_schedule(request: HttpRequest, org: str, ws: str, name: str) -> HttpR
     access.require(Action.WRITE)
     found = saved_queries.get_schedule(access, name)
     if request.method == "POST":
-        timetables.remove_schedule(access, found)
+        timetables.remove_schedule(access, found, timezone.now())
         messages.success(request, f"The schedule {name} was removed")
         return redirect("schedules", org, ws)
     return ask(

@@ -81,7 +81,7 @@ def remove_template(request: HttpRequest, org: str, ws: str, template: str) -> H
     found = saved_queries.get_template(access, template)
     back = reverse("templates", args=[org, ws])
     if request.method == "POST":
-        remove(access, found)
+        remove(access, found, timezone.now())
         messages.success(request, f"The template {found.name} was removed")
         return redirect(back)
     return ask(

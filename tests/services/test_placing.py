@@ -175,7 +175,7 @@ def test_planning_what_is_planned_already_keeps_the_workers(editor, east) -> Non
 
 def test_why_a_run_waits_is_stored_while_it_waits_and_cleared_when_it_is_placed(editor, east) -> None:
     run = make.submit(editor, east)
-    placing.store_pending([(run.id, "parallelism", {"limit": 2})])
+    placing.store_pending([(run.id, "parallelism", {"limit": 2})], make.T0)
     run.refresh_from_db()
     assert (run.pending_code, run.pending_numbers) == ("parallelism", {"limit": 2})
     make.place(make.workers(run)[0], make.machine(east))
