@@ -250,7 +250,7 @@ async def test_a_thousand_agents_that_come_back_at_once_cost_a_handful_of_querie
         )
         hello = a_hello(inventory=protocol.Inventory("h", "docker", 1, 1, [protocol.Gpu(0, "GPU-1", "H100", 1)]))
         arrivals = [connections.Arrival(each.pk, each.name, hello, datetime.now(UTC)) for each in machines]
-        with django_assert_max_num_queries(10):
+        with django_assert_max_num_queries(11):
             return connections.connected(arrivals)
 
     answers = await in_database(lambda: greet(1000))
