@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup run test test-faults test-torch check format bench bench-cli bench-scheduler bench-logs screenshots clean bench-metrics
+.PHONY: setup run test test-faults test-torch check format bench bench-cli bench-scheduler bench-logs bench-metrics screenshots clean
 
 setup: .venv/requirements.installed
 
@@ -66,6 +66,9 @@ bench-cli: setup
 
 bench-scheduler: setup
 	$(BIN)/python -m bench.scheduler $(BENCH)
+
+bench-logs: setup
+	$(BIN)/python -m bench.logs $(BENCH)
 
 bench-metrics: setup
 	$(BIN)/python -m bench.metrics $(BENCH)

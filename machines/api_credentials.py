@@ -13,8 +13,8 @@ from astraconsole.json_bodies import json_response, moment, read_json, refuse_un
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from machines import queries
-from machines.credential_names import NAME_RULE
 from machines.credentials import REFERENCE_LENGTH, save_credential
+from machines.data_names import NAME_RULE
 from machines.syncs import CredentialView, views_of
 from runs.services.credentials import delete_credential
 

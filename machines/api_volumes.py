@@ -13,7 +13,7 @@ from astraconsole.json_bodies import json_response, moment, read_json, refuse_un
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from machines import queries
-from machines.credentials import NAME_RULE
+from machines.data_names import NAME_RULE
 from machines.fillings import VolumeView, views_of
 from machines.protocol import DataKind
 from machines.volumes import SOURCE_LENGTH, create_volume, fields_of

@@ -12,7 +12,7 @@ from astraconsole.tenancy.audit import Did, Kind
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from machines import dispatch
-from machines.credential_names import NAME_RULE, is_credential_name
+from machines.data_names import NAME_RULE, is_data_name
 from machines.models import Credential, Provider
 
 CREDENTIALS_MAX = 200  # of one workspace: each of its machines looks after all of them
@@ -74,7 +74,7 @@ def remove_credential(access: Access, credential: Credential, now: datetime) -> 
 def _checked(name: object, provider: object, reference: object) -> tuple[str, str, str]:
     """Raises ValidationError with every broken rule."""
     broken: list[Detail] = []
-    if not isinstance(name, str) or not is_credential_name(name):
+    if not isinstance(name, str) or not is_data_name(name):
         broken.append({"field": "name", "rule": NAME_RULE})
     if provider not in Provider.values:
         broken.append({"field": "provider", "rule": f"must be one of {', '.join(Provider.values)}"})

@@ -10,7 +10,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
-VERSION = 1
+VERSION = 2  # docs/agent-protocol.md: what each one changed
 
 MAX_BYTES_FROM_AGENT = 1024 * 1024  # of one frame; a larger one closes the connection: split reports over several
 MAX_BYTES_TO_AGENT = 64 * 1024 * 1024  # a full set of assignments is one frame

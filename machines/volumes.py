@@ -13,7 +13,7 @@ from astraconsole.tenancy.audit import Did, Kind
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from machines import dispatch
-from machines.credentials import NAME_RULE
+from machines.data_names import NAME_RULE, is_data_name
 from machines.models import Volume, VolumeForm
 from machines.protocol import DataKind
 
@@ -24,7 +24,6 @@ CREDENTIAL_SCHEMES = ("s3", "gs", "http", "https")
 DRIVE_FIELDS = ("name", "kind", "source", "read_only", "credential", "checksum", "endpoint")
 MODEL_FIELDS = ("name", "kind", "source", "version", "credential", "checksum", "endpoint")
 COPY_IS_READ_ONLY = "must be true for a copy: what a worker wrote to it would be on one machine only, and go with it"
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _CHECKSUM = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 
 
@@ -86,7 +85,7 @@ def _checked(kind: DataKind, given: dict[str, Any]) -> dict[str, Any]:
 def _broken_rules(kind: DataKind, texts: dict[str, str], read_only: object) -> list[tuple[str, str]]:
     form, scheme = texts["kind"], texts["source"].partition("://")[0]
     rules = {
-        "name": "" if _NAME.fullmatch(texts["name"]) else NAME_RULE,
+        "name": "" if is_data_name(texts["name"]) else NAME_RULE,
         "kind": "" if form in VolumeForm.values else f"must be one of {', '.join(VolumeForm.values)}",
         "source": _source_rule(form, texts["source"]),
         "credential": _credential_rule(form, scheme, texts["credential"]),
@@ -144,7 +143,7 @@ def _credential_rule(form: str, scheme: str, credential: str) -> str:
         return ""
     if form != VolumeForm.COPY or scheme not in CREDENTIAL_SCHEMES:
         return "has a meaning only for a copy from s3, gs, http or https"
-    return "" if _NAME.fullmatch(credential) else NAME_RULE
+    return "" if is_data_name(credential) else NAME_RULE
 
 
 def _checksum_rule(form: str, checksum: str) -> str:

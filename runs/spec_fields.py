@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, PlainSerializer
 from pydantic_core import PydanticCustomError
 
 from machines import packed_code
-from machines.credential_names import NAME_RULE, is_credential_name
+from machines.data_names import NAME_RULE, is_data_name
 from machines.images import image_reference
 from runs.names import WORKERS_MAX, name_faults
 from runs.units import TIME_LIMIT_MAX, TIME_LIMIT_MIN
@@ -83,8 +83,8 @@ def _label_key(value: str) -> str:
     return value
 
 
-def _credential_name(value: str) -> str:
-    if not is_credential_name(value):
+def _data_name(value: str) -> str:
+    if not is_data_name(value):
         raise broken(NAME_RULE)
     return value
 
@@ -117,7 +117,7 @@ Command = Annotated[Text, Field(min_length=1, max_length=4096)]
 Image = Annotated[Text, Field(min_length=1, max_length=512), AfterValidator(_image)]
 AbsolutePath = Annotated[Text, Field(max_length=4096), AfterValidator(_absolute_path)]
 User = Annotated[Text, Field(max_length=128), AfterValidator(_user)]
-CredentialName = Annotated[Text, AfterValidator(_credential_name)]
+CredentialName = Annotated[Text, AfterValidator(_data_name)]
 GroupName = Annotated[Text, AfterValidator(_group_name)]
 Code = Annotated[Text, AfterValidator(_packed_code)]
 Sha256 = Annotated[Text, Field(pattern=r"^[0-9a-f]{64}$")]

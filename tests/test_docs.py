@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
@@ -12,6 +13,7 @@ from astraconsole import errors
 from astraconsole.cli.config import ENVIRONMENT
 from astraconsole.cli.main import ASTRAEUS, SLURM, TOP, Verb, astra
 from astraconsole.cli.problems import Exit
+from machines import protocol
 from machines.agent.main import main as astra_agent
 from tests.conftest import PROJECT
 
@@ -53,6 +55,15 @@ def test_the_page_of_errors_has_every_code_with_its_status() -> None:
     page = (PROJECT / "docs" / "errors.md").read_text()
     told = {(code, int(status)) for code, status in re.findall(r"^\| `(\w+)` \| (\d+) \|", page, re.MULTILINE)}
     assert told == {(error.code, error.status) for error in every_error()}
+
+
+def test_the_page_of_the_protocol_has_every_message_and_the_version() -> None:
+    page = (PROJECT / "docs" / "agent-protocol.md").read_text()
+    messages, versions = page.split("## All messages\n")[1].split("## Versions\n")
+    kinds = (protocol.ToAgent, protocol.FromAgent, protocol.Request, protocol.Answer)
+    tags = {message.__struct_config__.tag for kind in kinds for message in get_args(kind)}
+    assert tags <= set(re.findall(r"`(\w+)`", messages))
+    assert re.findall(r"^\| (\d+) \|", versions.split("\n## ")[0], re.MULTILINE)[-1] == str(protocol.VERSION)
 
 
 CLI_PAGE = (PROJECT / "docs" / "cli.md").read_text()

@@ -1,4 +1,4 @@
-"""What a credential may be called: one rule for whoever defines one and for runs that name one. Pure."""
+"""What credentials, drives and models may be called: one rule for those who define them and for runs. Pure."""
 
 import re
 
@@ -6,5 +6,5 @@ NAME_RULE = "must be 1 to 63 letters, digits, `.`, `_` and `-`, and begin and en
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
-def is_credential_name(text: str) -> bool:
+def is_data_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
