@@ -160,7 +160,9 @@ class LocalConsole:
         yield self._child("daphne", [*python, "daphne", *listen, "--verbosity", "0", "astraconsole.asgi:application"])
         yield self._child("celery worker", [*celery, *worker, *quiet])
         yield self._child("celery beat", [*celery, *schedule])
-        yield self._child("agent", [*python, "machines.agent.main", "local", "--config", str(self.data / "agent.json")])
+        if self.machine_names:
+            config = ["--config", str(self.data / "agent.json")]
+            yield self._child("agent", [*python, "machines.agent.main", "local", *config])
 
     def _child(self, name: str, command: list[str]) -> Child:
         log = self.data / "logs" / f"{name.replace(' ', '-')}.log"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
@@ -14,7 +14,7 @@ from astraconsole import events
 from astraconsole.sql import prepared
 from astraconsole.tokens import digest
 from machines import dispatch, protocol
-from machines.models import Gpu, Machine, MachineEvent, MachineState
+from machines.models import Assignment, Gpu, Machine, MachineEvent, MachineState
 from machines.protocol import Close
 from machines.services import record_events
 
@@ -64,6 +64,18 @@ class Greeting(NamedTuple):
     assignments: bytes
 
 
+class Refused(NamedTuple):
+    """A hello that is not taken."""
+
+    code: Close
+    reason: str
+
+
+REMOVED = Refused(Close.REMOVED, "this machine was removed from its cluster")
+IN_USE = "another agent speaks for this machine: of two with the same token and state, join one under a name of its own"
+GIVING_UP = "what this machine's agent ran in another place is being given up first"
+SILENT_BEATS = 3  # an agent whose last so many heartbeats did not come no longer stands in another's way
+
 HELLO_COLUMNS = (
     *("state", "state_reason", "connection", "connected_at", "applied_revision", "last_seen_at", "clock_skew_seconds"),
     *(
@@ -75,21 +87,27 @@ HELLO_COLUMNS = (
         "address",
         "agent_version",
         "boot_id",
+        "place",
         "stop_grace_seconds",
     ),
 )
 
 
 @transaction.atomic
-def connected(arrivals: Sequence[Arrival]) -> list[Greeting | None]:
+def connected(arrivals: Sequence[Arrival]) -> list[Greeting | Refused]:
     """The newest connections of these machines, which are Ready now, with these inventories: a handful of queries for
-    any number, since all machines come back at once when a console does. None: the machine was removed meanwhile."""
+    any number, since all machines come back at once when a console does."""
     rows = Machine.objects.select_for_update(no_key=True, of=("self",)).select_related("cluster")
     rows = rows.filter(pk__in=[arrival.machine_id for arrival in arrivals]).exclude(state=_S.REMOVED)
     machines = {machine.pk: machine for machine in rows.order_by("pk")}
+    refused = {arrival.machine_id: REMOVED for arrival in arrivals if arrival.machine_id not in machines}
+    for arrival in arrivals:
+        if arrival.machine_id in machines and (refusal := _refusal(machines[arrival.machine_id], arrival)):
+            refused[arrival.machine_id] = refusal
+            del machines[arrival.machine_id]
     greeted = [arrival for arrival in arrivals if arrival.machine_id in machines]
     if not greeted:
-        return [None] * len(arrivals)
+        return [refused[arrival.machine_id] for arrival in arrivals]
     before = {pk: machine.state for pk, machine in machines.items()}
     for arrival in greeted:
         _take_hello(machines[arrival.machine_id], arrival)
@@ -105,7 +123,44 @@ def connected(arrivals: Sequence[Arrival]) -> list[Greeting | None]:
     _wake_schedulers({machine.cluster_id for machine in machines.values()})
     sets = dispatch.sets(machines)
     answers = {pk: Greeting(protocol.encode(_welcome(machines[pk])), sets[pk].frame) for pk in machines}
-    return [answers.get(arrival.machine_id) for arrival in arrivals]
+    return [answers.get(arrival.machine_id) or refused[arrival.machine_id] for arrival in arrivals]
+
+
+def _refusal(machine: Machine, arrival: Arrival) -> Refused | None:
+    """Two agents with one machine's token must not run its work twice, as with a copied state directory or a cloned
+    disk. The one that is heard keeps the machine. Where it is silent, another boot is taken for the same agent after a
+    restart of its machine; another place takes over when what ran in the first one has been given up."""
+    hello = arrival.hello
+    moved = "" not in (hello.place, machine.place) and hello.place != machine.place
+    rebooted = machine.boot_id not in ("", hello.boot_id)
+    if machine.connection == arrival.connection_id or not (moved or rebooted):
+        return None
+    silent = timedelta(seconds=SILENT_BEATS * settings.MACHINE_HEARTBEAT_SECONDS)
+    if machine.connection and machine.last_seen_at and machine.last_seen_at > arrival.received_at - silent:
+        _tell(machine, f"A second agent with its token is turned away: {hello.inventory.hostname}", arrival)
+        return Refused(Close.IN_USE, IN_USE)
+    if moved and Assignment.objects.filter(machine=machine, order__isnull=False).exists():
+        if machine.state != _S.LOST:
+            reason = f"Its agent runs in another place: {hello.inventory.hostname}"
+            machine.state, machine.state_reason, machine.connection = _S.LOST, reason[:300], ""
+            machine.save(update_fields=["state", "state_reason", "connection"])
+            _tell(machine, reason, arrival)
+        return Refused(Close.TRY_AGAIN, GIVING_UP)
+    return None
+
+
+def _tell(machine: Machine, reason: str, arrival: Arrival) -> None:
+    """In its history, and not again for each further try."""
+    newest = MachineEvent.objects.filter(machine=machine).order_by("-id").values_list("reason", flat=True).first()
+    if newest != reason[:300]:
+        MachineEvent.objects.create(
+            machine=machine,
+            cluster_id=machine.cluster_id,
+            state=machine.state,
+            reason=reason[:300],
+            actor="console",
+            at=arrival.received_at,
+        )
 
 
 def _arrived(before: str) -> str:
@@ -132,6 +187,7 @@ def _take_hello(machine: Machine, arrival: Arrival) -> None:
     machine.address = inventory.address or arrival.came_from
     machine.agent_version = hello.agent_version
     machine.boot_id = hello.boot_id
+    machine.place = hello.place
     machine.stop_grace_seconds = hello.stop_grace_seconds
 
 

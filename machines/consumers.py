@@ -149,8 +149,8 @@ class AgentConsumer(AsyncWebsocketConsumer):
         except (db.Error, redis.RedisError) as error:
             log.warning("Machine %s: its hello was not taken: %s", self.machine.name, error)
             return await self.end(Close.TRY_AGAIN, "the console cannot take a hello just now")
-        if greeting is None:
-            return await self.end(Close.REMOVED, REASONS[Close.REMOVED])
+        if isinstance(greeting, connections.Refused):
+            return await self.end(greeting.code, greeting.reason)
         await self.push(greeting.welcome)
         await self.push(greeting.assignments)
         if not await self._append(received_at, hello=hello.attempts):  # which is not repeated

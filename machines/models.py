@@ -74,6 +74,7 @@ class Machine(models.Model):
     address = models.CharField(max_length=253, blank=True, db_default="")  # where the other machines reach it
     agent_version = models.CharField(max_length=40, blank=True)
     boot_id = models.CharField(max_length=64, blank=True)
+    place = models.CharField(max_length=64, blank=True, db_default="")  # of its agent's state directory
     stop_grace_seconds = models.FloatField(default=30)
 
     revision = models.PositiveBigIntegerField(default=0)  # bumped in the transaction that changes its assignments

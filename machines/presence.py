@@ -41,7 +41,7 @@ HELLO_SECONDS = 10
 REJOIN_SECONDS = 60
 GATHERED = 200  # items of one call, so that rows are not locked for long
 REASONS = {
-    Close.REMOVED: "this machine was removed from its cluster",
+    Close.REMOVED: connections.REMOVED.reason,
     Close.REPLACED: "this machine has a newer connection",
     Close.HELLO_AGAIN: "the console no longer counts on this connection: say hello again",
     Close.NO_HELLO: f"no hello came within {HELLO_SECONDS} s",

@@ -48,6 +48,7 @@ class Close(IntEnum):
     REPLACED = 4003  # the machine has a newer connection
     REMOVED = 4004  # the machine was removed from its cluster: stop all workers, and do not connect again
     HELLO_AGAIN = 4005  # the console holds the machine for lost: connect again at once and say hello
+    IN_USE = 4006  # another agent speaks for this machine just now: connect again, with a growing pause
 
 
 class Phase(StrEnum):
@@ -320,6 +321,7 @@ class Hello(msgspec.Struct, frozen=True, tag="hello"):
     inventory: Inventory
     stop_grace_seconds: Seconds
     attempts: list[Uid] = []  # the machine knows and has not forgotten
+    place: Word64 = ""  # of the agent's state directory: a copy of it has another
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="heartbeat"):

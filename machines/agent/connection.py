@@ -20,6 +20,7 @@ LONGEST_LOCAL_PAUSE_SECONDS = 1  # to a console on this machine, which may be ju
 SLOW_PAUSE_SECONDS = 30  # where trying again soon cannot help: replaced, wrong version
 STEADY_SECONDS = 30  # a connection that lasted so long was a good one: begin with short pauses again
 OPEN_SECONDS = 10
+WELCOME_SECONDS = 30  # a console that has not answered a hello by then has not heard it
 PING_SECONDS = 10
 PONG_SECONDS = 20
 SLOW_CODES = {Close.VERSION, Close.REPLACED, Close.MALFORMED, Close.NO_HELLO}
@@ -102,6 +103,8 @@ class Connection:
             await socket.send(protocol.encode(self._machine.hello(str(socket.local_address[0]))))
             writer = asyncio.create_task(self._write(socket))
             try:
+                async with asyncio.timeout(WELCOME_SECONDS):
+                    self._receive(await socket.recv())
                 async for frame in socket:
                     self._receive(frame)
             finally:

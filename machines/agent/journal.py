@@ -5,6 +5,7 @@
         console      uid of the console that the machine belongs to
         address      where it joined: the agent's default for --console
         machine-id   marks this machine's containers
+        place        where this directory is, so that a copy is known for one
         lock         held by the agent that runs
         attempts/UID/{journal,output.log,exit,volumes,work/,code/}
         data/UID/    copies of drives and models; see machines.agent.data
@@ -19,6 +20,7 @@ started a second time.
 """
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -30,7 +32,7 @@ from pathlib import Path
 
 import msgspec
 
-from machines.agent import clock, output
+from machines.agent import clock, output, place
 from machines.agent.attempt import Attempt
 from machines.agent.runtimes.base import AttemptFolder
 from machines.protocol import ARCHIVE_LINES, Order, Phase
@@ -93,6 +95,7 @@ class Journal:
         self._removed = folder / "removed"
         self.stamp = Stamp(clock.boot_id(), time.time() - clock.now())
         self._lock = -1
+        self.place = ""  # its uid, once open
 
     def open(self) -> None:
         """Make the folder, take its lock. Workers of another user pass through it, but cannot list it. Raises
@@ -103,10 +106,28 @@ class Journal:
             self._removed.mkdir(mode=0o700, exist_ok=True)
             self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._take_place()
         except BlockingIOError as error:
             raise StateDirectoryError(f"another agent runs on {self.folder}") from error
         except OSError as error:
             raise StateDirectoryError(f"cannot use {self.folder}: {error.strerror}") from error
+
+    def _take_place(self) -> None:
+        """A copy keeps what has ended and leaves the rest to the machine that it was copied from. Raises OSError."""
+        known = place.decode(self.read_text(place.FILE))
+        if known is None or not known.is_at(self.folder):
+            if known is not None:
+                log.warning("%s was made for %s: what that one runs is left to it", self.folder, known.path)
+                self._leave_to_the_other()
+            known = place.new_place(self.folder)
+            self.write_text(place.FILE, place.encode(known))
+        self.place = known.uid
+
+    def _leave_to_the_other(self) -> None:
+        (self.folder / "machine-id").unlink(missing_ok=True)
+        for kept in self.load():
+            if not kept.attempt.ended:
+                self.remove(kept.attempt.uid)
 
     def close(self) -> None:
         if self._lock >= 0:
@@ -184,7 +205,7 @@ class Journal:
 
     def _load(self, folder: Path) -> Kept | None:
         try:
-            first, last = _records(folder / "journal")
+            first, last = _whole_records(folder / "journal")
             accepted = _decode_order(first)
         except (OSError, msgspec.DecodeError) as error:
             log.warning("%s holds no whole order: nothing was started for it, it is removed (%s)", folder, error)
@@ -209,8 +230,12 @@ class Journal:
         descriptor = os.open(
             f"{self._prefix}{uid}/journal", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
         )
+        data = len(record).to_bytes(4) + record
         try:
-            os.write(descriptor, len(record).to_bytes(4) + record)
+            written = os.write(descriptor, data)
+            if written < len(data):  # the disk is full: nothing may come after half a record
+                os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             os.close(descriptor)
 
@@ -220,11 +245,15 @@ def _shift(attempt: Attempt, seconds: float) -> None:
     attempt.stop_at += seconds
 
 
-def _records(path: Path) -> tuple[bytes, bytes]:
-    """The first record and the last whole one after it, empty where there is none. Raises OSError."""
+def _whole_records(path: Path) -> tuple[bytes, bytes]:
+    """The first record and the last one after it, empty where there is none. What an agent that was killed left half
+    written is cut off: the next record must not come after it. Raises OSError."""
     data = path.read_bytes()
     records: list[bytes] = []
-    while len(data) >= 4 and len(data) >= 4 + (length := int.from_bytes(data[:4])):
-        records.append(data[4 : 4 + length])
-        data = data[4 + length :]
+    at = 0
+    while len(data) >= at + 4 and len(data) >= (end := at + 4 + int.from_bytes(data[at : at + 4])):
+        records.append(data[at + 4 : end])
+        at = end
+    if at < len(data):
+        os.truncate(path, at)
     return records[0] if records else b"", records[-1] if len(records) > 1 else b""

@@ -185,8 +185,12 @@ class Keeper:
             self._not_started(message, code, f"{message['argv'][0]}: {reason}")
             return
         oom_before = oom_kills(message["cgroups"])
-        append(message["exit"], tried_line(oom_before, message["cgroups"]))
-        output = os.open(message["output"], os.O_WRONLY | os.O_APPEND)
+        try:
+            append(message["exit"], tried_line(oom_before, message["cgroups"]))
+            output = os.open(message["output"], os.O_WRONLY | os.O_APPEND)
+        except OSError as error:  # the disk is full, or its folder is gone
+            self._not_started(message, None, f"the machine cannot write its folder: {error.strerror}")
+            return
         try:
             pid = self._start(program, message, output)
         except OSError as error:

@@ -183,6 +183,7 @@ class Machine:
             inventory=msgspec.structs.replace(self.inventory, address=address),
             stop_grace_seconds=self.stop_grace_seconds,
             attempts=self.supervisor.known(KNOWN_IN_HELLO),
+            place=self.journal.place,
         )
 
     def on_message(self, message: ToAgent) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import os
 import signal
 from collections.abc import Collection, Mapping, Sequence
@@ -28,10 +29,13 @@ def read(path: str, limit: int = 65536) -> bytes:
 
 
 def append(path: str, data: bytes) -> None:
-    """To a file that exists, by one write. Raises OSError."""
+    """To a file that exists, by one write: whole, or not at all. Raises OSError."""
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
-        os.write(descriptor, data)
+        written = os.write(descriptor, data)
+        if written < len(data):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     finally:
         os.close(descriptor)
 

@@ -1,6 +1,9 @@
 """What is on the disk after the agent is gone."""
 
+import resource
+import shutil
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +63,70 @@ def test_a_status_cut_short_leaves_the_one_before(journal, cut):
     path.write_bytes(path.read_bytes()[: len(whole) + cut])
     (kept,) = again(journal).load()
     assert kept.attempt.exit_code == 1
+
+
+def test_what_is_written_after_a_status_cut_short_counts(journal):
+    attempt = accepted(journal)
+    path = journal.attempts / attempt.uid / "journal"
+    path.write_bytes(path.read_bytes() + b"\0\0\0\x40half a status")
+    again(journal).load()
+    attempt.exit_code = 2
+    journal.save(attempt)
+    (kept,) = again(journal).load()
+    assert kept.attempt.exit_code == 2
+
+
+@pytest.fixture
+def room():
+    """`room(path, size)`: no file grows beyond what this one has and `size` bytes; `room()`: all may again."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(path: Path | None = None, size: int = 0) -> None:
+        soft = before[0] if path is None else path.stat().st_size + size
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, before[1]))
+
+    yield limit
+    limit()
+
+
+def test_a_full_disk_leaves_no_half_of_a_status_behind(journal, room):
+    attempt = accepted(journal)
+    path = journal.attempts / attempt.uid / "journal"
+    attempt.exit_code = 1
+    room(path, 10)
+    journal.save(attempt)
+    room()
+    attempt.exit_code = 2
+    journal.save(attempt)
+    (kept,) = again(journal).load()
+    assert kept.attempt.exit_code == 2
+
+
+def test_an_order_that_the_disk_has_no_room_for_is_not_accepted(journal, room, tmp_path):
+    (tmp_path / "empty").touch()
+    room(tmp_path / "empty", 100)
+    with pytest.raises(OSError, match="No space left on device"):
+        accepted(journal)
+    room()
+    assert again(journal).load() == []
+
+
+def test_a_copy_of_a_state_directory_is_another_place_and_keeps_only_what_has_ended(journal, tmp_path):
+    accepted(journal)
+    over = accepted(journal)
+    over.end_reason = EndReason.EXITED
+    over.phases.append((Phase.ENDED, 11.0))
+    journal.save(over)
+    first = (journal.place, journal.machine_id())
+    shutil.copytree(journal.folder, tmp_path / "copy")
+    copy = Journal(tmp_path / "copy")
+    copy.open()
+    assert [kept.attempt.uid for kept in copy.load()] == [over.uid]
+    assert (copy.place, copy.machine_id()) != first
+    assert len(again(journal).load()) == 2
+    assert (journal.place, journal.machine_id()) == first
+    assert again(copy).place != journal.place
+    copy.close()
 
 
 def test_times_of_an_earlier_boot_are_put_on_this_boots_clock(journal):

@@ -2,13 +2,14 @@
 
 import json
 import os
+import shutil
 import signal
 
 import pytest
 
 from machines.agent import clock
 from machines.protocol import EndReason, Phase
-from tests.agent.agents import eventually, order, script
+from tests.agent.agents import Agent, eventually, order, script
 from tests.agent.fake_console import FakeConsole
 
 
@@ -310,3 +311,45 @@ async def test_several_machines_share_one_process_and_one_keeper(console, make_a
     agent.start()
     await console.until(lambda: len(console.hellos) == 3)
     assert agent.keeper() is not None
+
+
+async def test_a_copied_state_directory_is_another_place_and_leaves_alone_what_the_first_one_runs(
+    console, make_agent, open_folder
+):
+    agent = make_agent()
+    runs, over = order("sleep", "1000"), script("echo over")
+    await console.assign(runs, over)
+    await console.reached(runs.attempt, Phase.RUNNING)
+    await console.ended(over.attempt)
+    copy = open_folder / "copy"
+    shutil.copytree(agent.state, copy)
+    entry = json.loads(agent.config.read_text())[0] | {"state_dir": str(copy)}
+    console.orders = []
+    hello = await hello_of_another(console, open_folder / "copied", entry)
+    assert hello.place != console.hellos[0].place
+    assert hello.attempts == [over.attempt]
+    assert len(agent.processes_of(runs)) == 1
+    assert (copy / "machine-id").read_text() != (agent.state / "machine-id").read_text()
+
+
+async def hello_of_another(console, folder, entry):
+    """What an agent with this configuration says, which is then ended."""
+    folder.mkdir(mode=0o711)
+    other = Agent(folder, console)
+    other.config.write_text(json.dumps([entry]))
+    heard = len(console.hellos)
+    other.start()
+    try:
+        await console.until(lambda: len(console.hellos) > heard)
+    finally:
+        other.end()
+    return console.hellos[-1]
+
+
+async def test_a_restarted_agent_is_in_the_same_place(console, make_agent):
+    agent = make_agent()
+    await console.connected()
+    agent.kill()
+    agent.start()
+    await console.until(lambda: len(console.hellos) == 2)
+    assert console.hellos[0].place == console.hellos[1].place != ""
