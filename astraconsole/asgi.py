@@ -19,6 +19,7 @@ assert settings.SECRET_KEY  # without one Django raises ImproperlyConfigured: he
 from astraconsole.sockets import counted  # noqa: E402
 from machines.consumers import AgentConsumer  # noqa: E402
 from machines.presence import watched  # noqa: E402
+from runs.consumers.event_stream import followed  # noqa: E402
 from runs.consumers.logs import LogConsumer, RunLogConsumer  # noqa: E402
 from runs.consumers.pages import GONE, RunConsumer, RunsConsumer, WorkerConsumer  # noqa: E402
 
@@ -42,4 +43,4 @@ websocket = URLRouter(
         re_path("^", AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(pages)))),  # path("") would end there
     ]
 )
-application = watched(ProtocolTypeRouter({"http": http, "websocket": counted(websocket)}))
+application = watched(ProtocolTypeRouter({"http": followed(http), "websocket": counted(websocket)}))

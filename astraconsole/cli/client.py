@@ -41,6 +41,14 @@ class Api:
             return self._document(answer) if answer.body else None
         raise self._refusal(answer)
 
+    def lines(self, path: str, params: Mapping[str, Any], headers: Mapping[str, str]) -> Iterator[str]:
+        """The lines of an answer that goes on. Raises Refused, Unreachable, NotConfigured."""
+        query = urlencode({name: _parameter(value) for name, value in params.items()})
+        answer = self.session.lines(f"/api/v1/{path}?{query}", {**self._headers, **headers})
+        if isinstance(answer, Answer):
+            raise self._refusal(answer)
+        return answer
+
     def _document(self, answer: Answer) -> Any:
         try:
             return json.loads(answer.body)
@@ -114,8 +122,14 @@ class Client:
         return f"{where.url.rstrip('/')}/{place}"
 
     def workspace(self, method: str, below: str, params: Mapping[str, Any] = {}, json: Any = None) -> Any:
-        place = path("orgs", self.config.organisation, "workspaces", self.config.workspace)
-        return self.api.call(method, f"{place}/{below}", params, json)
+        return self.api.call(method, self._place(below), params, json)
+
+    def lines(self, below: str, params: Mapping[str, Any], headers: Mapping[str, str]) -> Iterator[str]:
+        """Of an answer of the workspace that goes on."""
+        return self.api.lines(self._place(below), params, headers)
+
+    def _place(self, below: str) -> str:
+        return f"{path('orgs', self.config.organisation, 'workspaces', self.config.workspace)}/{below}"
 
     def _below_cluster(self, below: str) -> str:
         return f"{path('clusters', self.cluster, 'api')}/{below}"

@@ -6,7 +6,7 @@ One kept connection to one server, through the proxy that the environment names.
 import base64
 import http.client
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 from urllib.parse import SplitResult, unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -62,6 +62,29 @@ class Session:
             return self._send(method, path, body, headers)
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
+
+    def lines(self, path: str, headers: Mapping[str, str]) -> "Answer | Iterator[str]":
+        """A GET whose answer goes on: its lines as they come, until the server ends it. Another answer than 200 whole.
+        On a connection of its own, closed at the end."""
+        connection = self._connect()
+        try:
+            connection.request("GET", self._prefix + path, None, {**self._extra, **headers})
+            response = connection.getresponse()
+            if response.status != http.client.OK:
+                return Answer(response.status, response.headers, response.read())
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise self._unreachable(error) from error
+        return self._lines(connection, response)
+
+    def _lines(self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse) -> Iterator[str]:
+        try:
+            while line := response.readline():
+                yield line.decode().rstrip("\r\n")
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
 
     def close(self) -> None:
         if self._connection is not None:

@@ -32,6 +32,7 @@ ASTRAEUS = {
     "logs": Verb("logs", "The end of a run's log (its first worker's), or of one worker's."),
     "why": Verb("why", "Why a run waits: its reason, and what each machine has against it."),
     "history": Verb("history", "Every state change of a run or of a worker, oldest first."),
+    "events": Verb("events", "The workspace's events, on all clusters, oldest first."),
     "stop": Verb("stop", "Stop runs; their records and logs stay."),
     "delete": Verb("delete", "Stop runs and remove them, their workers and their logs."),
     "templates": Verb("templates", "The workspace's templates: start one with `run --template NAME`."),
