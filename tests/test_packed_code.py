@@ -102,6 +102,7 @@ def test_a_member_that_leads_out_or_is_no_file_is_named(members: list, named: st
         (gzip.compress(bytes(packed_code.EXPANDED_MAX + 1)), "at most 32 MiB unpacked"),
         (of_members(*(file(f"f{number}", "") for number in range(packed_code.MEMBERS_MAX + 1))), "10000 members"),
     ],
+    ids=["a zip", "nothing", "a torn head", "no tar", "cut in the gzip", "cut in the tar", "large", "expands", "many"],
 )  # fmt: skip
 def test_what_is_no_archive_or_too_large_is_refused(archive: bytes, rule: str) -> None:
     assert rule in refusal(archive)
