@@ -39,6 +39,7 @@ app.conf.beat_schedule = {
     "drop code of deleted runs": {"task": "runs.tasks.drop_unused_code", "schedule": 3600},
     "keep old runs no longer": {"task": "runs.tasks.keep_runs_no_longer", "schedule": 3600},
     "store samples": {"task": "runs.tasks.store_samples", "schedule": min(5, settings.METRICS_SAMPLE_SECONDS)},
+    "write receipts": {"task": "runs.tasks.write_receipts", "schedule": settings.METRICS_SAMPLE_SECONDS},
     "roll samples up": {"task": "runs.tasks.roll_up_samples", "schedule": 300},
     "expire machine leases": {"task": "runs.tasks.expire_leases", "schedule": settings.MACHINE_HEARTBEAT_SECONDS},
 }

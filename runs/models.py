@@ -80,6 +80,7 @@ class Run(models.Model):
             models.Index(fields=["workspace", "-created_at", "-id"], condition=ACTIVE, name="run_active"),
             models.Index(fields=["namespace", "state"], condition=ACTIVE, name="run_waiting"),
             models.Index(fields=["workspace", "name"], name="run_named"),
+            models.Index(fields=["ended_at"], condition=Q(deleted_at=None, ended_at__isnull=False), name="run_ended"),
         ]
 
     def __str__(self) -> str:
@@ -222,6 +223,28 @@ class Transition(models.Model):
                 condition=~Q(actor__startswith="machine ") & ~Q(actor="scheduler"),
                 name="transition_person",
             ),
+        ]
+
+
+class Receipt(models.Model):
+    """What an ended run cost, as `runs.receipt.document`: measured once, while its samples are still there."""
+
+    run = models.OneToOneField(Run, primary_key=True, on_delete=models.CASCADE, related_name="receipt")
+    document = models.JSONField()
+    written_at = models.DateTimeField()
+
+
+class UsageMonth(models.Model):
+    """GPU time of runs of which no record is left: what was summed up before they were removed."""
+
+    workspace = models.ForeignKey(Workspace, on_delete=models.PROTECT, related_name="+", db_index=False)
+    username = models.CharField(max_length=150, blank=True)  # empty: of somebody who has left
+    month = models.DateField()  # its first day, UTC
+    gpu_seconds = models.FloatField()
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["workspace", "month", "username"], name="usage_month_unique"),
         ]
 
 

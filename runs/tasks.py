@@ -13,7 +13,7 @@ from machines.metrics import rollup
 from runs import metrics, queries, saved_queries
 from runs.scheduling import loop
 from runs.scheduling.passes import timed
-from runs.services import codes, draining, gangs, lost, reports, restarting, retention, schedules
+from runs.services import codes, draining, gangs, lost, receipts, reports, restarting, retention, schedules
 
 # Ahead of beat's next tick: a schedule fires at its time, not at a tick after it.
 SOON = timedelta(seconds=2 * settings.SCHEDULER_TICK_SECONDS)
@@ -91,6 +91,12 @@ def roll_up_samples() -> None:
     if not settings.METRICS_URL:
         rollup.roll_up(now)
     rollup.expire(now)
+
+
+@app.task
+def write_receipts() -> None:
+    """Of runs that have ended, once their last samples are there."""
+    receipts.write_due(timezone.now())
 
 
 @app.task

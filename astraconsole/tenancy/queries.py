@@ -38,6 +38,11 @@ class Access:
         if not self.allows(action):
             raise Forbidden(REFUSALS[action])
 
+    def require_staff(self) -> None:
+        """Raises Forbidden."""
+        if not self.user.is_staff:
+            raise Forbidden("only staff may do this")
+
     @property
     def actor(self) -> str:
         """What history shows as the doer."""

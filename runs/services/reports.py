@@ -20,6 +20,7 @@ from machines.inbox import Acknowledgement, Entry
 from machines.protocol import EndReason, Phase, Report
 from runs.outcomes import End, EndCause
 from runs.quick_failures import blame
+from runs.receipt import AT_BARRIER
 from runs.services import blaming, gangs, rows
 from runs.services.ends import end_worker
 from runs.services.moves import Batch, locked
@@ -37,7 +38,6 @@ STATE_OF = {
     Phase.STARTING: WorkerState.STARTING,
     Phase.RUNNING: WorkerState.RUNNING,
 }
-READY = "Ready: waits for the others"
 PLAIN_PHASES = {Phase.PREPARING, Phase.READY, Phase.STARTING, Phase.RUNNING}  # whose telling needs no specification
 
 
@@ -172,7 +172,7 @@ def _steps(
     for age in report.phases:
         at = _time(item, age.seconds_ago)
         if (state := STATE_OF.get(age.phase)) is not None:
-            reason = READY if age.phase is Phase.READY else _phase_reason(state, worker, specs)
+            reason = AT_BARRIER if age.phase is Phase.READY else _phase_reason(state, worker, specs)
             add(at, partial(_advance, batch, worker, state, reason, actor, at))
     if report.process_oom_kills > attempt.process_oom_kills:
         kills = report.process_oom_kills

@@ -1,4 +1,5 @@
-"""Records that are kept no longer: ended runs become tombstones, tombstones go with all that hangs on them.
+"""Records that are kept no longer: ended runs become tombstones, tombstones go with all that hangs on them, but for the
+GPU time that they held.
 
 Periodic, in batches, each a transaction of its own: safe to run at once and again. A tombstone stays while a machine
 has still to stop or to forget something of it.
@@ -11,6 +12,7 @@ from django.conf import settings
 from django.db import transaction
 
 from astraconsole.sql import execute, fetch
+from runs import usage
 from runs.services.deleting import bury
 from runs.services.moves import locked
 from runs.units import format_duration
@@ -56,6 +58,7 @@ DELETIONS = {
     "runs_transition": f"worker_id IN {_WORKERS} OR (run_id = ANY(%(runs)s) AND worker_id IS NULL)",
     "runs_attempt": f"worker_id IN {_WORKERS}",
     "runs_worker": "run_id = ANY(%(runs)s)",
+    "runs_receipt": "run_id = ANY(%(runs)s)",
     "runs_stem": "run_id = ANY(%(runs)s)",
     "runs_run": "id = ANY(%(runs)s)",
 }
@@ -76,6 +79,8 @@ def remove_deleted(now: datetime, keep_seconds: int) -> int:
     )
     run_ids = [run_id for (run_id,) in due]
     if run_ids:
+        usage.keep(run_ids, now)
+        execute("UPDATE runs_firing SET run_id = NULL WHERE run_id = ANY(%s)", [run_ids])
         for table, which in DELETIONS.items():
             execute(f"DELETE FROM {table} WHERE {which}", {"runs": run_ids})
     return len(run_ids)

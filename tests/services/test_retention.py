@@ -2,15 +2,18 @@
 
 import pytest
 from django.apps import apps
+from django.db.models import SET_NULL
 
 from machines.models import Assignment, Machine
 from machines.protocol import EndReason, Phase
 from runs import queries
-from runs.models import Attempt, Run, Stem, Transition, Worker
+from runs.models import Attempt, Firing, Run, Stem, Transition, Worker
+from runs.saved import read_schedule
 from runs.services import retention
 from runs.services.deleting import delete_run
+from runs.services.schedules import save_schedule
 from tests import builders as make
-from tests.builders import after
+from tests.builders import T0, after
 
 pytestmark = pytest.mark.django_db
 DAY = 86400
@@ -109,9 +112,20 @@ def test_many_go_in_batches(editor, east, on, monkeypatch, django_assert_max_num
         retention.keep_no_longer(after(91 * DAY))
     assert not Run.objects.filter(deleted_at=None).exists()
     Assignment.objects.all().delete()
-    with django_assert_max_num_queries(3 * 10):
+    with django_assert_max_num_queries(3 * 13):
         retention.keep_no_longer(after(200 * DAY))
     assert not Run.objects.exists()
+
+
+def test_a_schedule_outlives_the_runs_that_it_started(editor, east, on) -> None:
+    body = {"name": "nightly", "cluster": "gpu-east", "cron": "0 3 * * *", "spec": make.body()["spec"]}
+    schedule, _ = save_schedule(editor, read_schedule(body), T0)
+    run, attempt = ended(editor, east, on)
+    Firing.objects.create(schedule=schedule, due_at=T0, fired_at=T0, outcome="Started", run=run, actor="schedule")
+    delete_run(editor, run, after(100))
+    forget(attempt, 101)
+    retention.keep_no_longer(after(40 * DAY))
+    assert Firing.objects.get().run is None
 
 
 def test_every_table_that_hangs_on_a_run_goes_with_it() -> None:
@@ -121,6 +135,7 @@ def test_every_table_that_hangs_on_a_run_goes_with_it() -> None:
         model._meta.db_table
         for model in apps.get_models()
         for field in model._meta.get_fields()
-        if field.many_to_one and field.concrete and field.related_model in owners
+        if (field.many_to_one or field.one_to_one) and field.concrete and field.related_model in owners
+        if field.remote_field.on_delete is not SET_NULL
     }
     assert hanging | {"runs_run", "machines_assignment"} == set(retention.DELETIONS)
