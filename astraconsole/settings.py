@@ -4,7 +4,7 @@ import sysconfig
 from pathlib import Path
 
 import dj_database_url
-from environs import Env, validate
+from environs import Env, ValidationError, validate
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = Env()
@@ -14,6 +14,15 @@ NOT_ONE = validate.NoneOf((1,), error="must be 0 or at least 2")
 POSTGRES = validate.Regexp("(postgres(ql)?://.*)?$", error="must begin with postgres://")
 REDIS = validate.Regexp("((rediss?|unix)://.*)?$", error="must begin with redis://, rediss:// or unix://")
 HTTP = validate.Regexp("(https?://[^/].*)?$", error="must begin with http:// or https://")
+FRACTION = validate.Range(0, 1, min_inclusive=False, max_inclusive=False, error="must be between 0 and 1")
+PATH = validate.Regexp("/[!-~]*$", error="must begin with /")
+
+
+def is_list_of_texts(value: object) -> None:
+    if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+        raise ValidationError("must be a JSON list of texts")
+
+
 LEVEL = validate.OneOf(("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), error="must be one of {choices}")
 
 DEBUG = env.bool("DEBUG", False)
@@ -135,6 +144,12 @@ METRICS_MINUTE_SECONDS = env.float("METRICS_MINUTE_SECONDS", 7 * 86400, validate
 METRICS_TEN_MINUTE_SECONDS = env.float("METRICS_TEN_MINUTE_SECONDS", 90 * 86400, validate=POSITIVE)
 METRICS_URL = env.str("METRICS_URL", "", validate=HTTP).rstrip("/")  # empty: the console's own database
 METRICS_TOKEN = env.str("METRICS_TOKEN", "")  # lets a Prometheus read /metrics; empty: only staff may
+ENGINE_IMAGE = env.str("ENGINE_IMAGE", "")  # serves models beside runs; empty: runs that ask for it are refused
+ENGINE_COMMAND = env.str("ENGINE_COMMAND", "")  # empty: the image's own
+ENGINE_ARGS = env.json("ENGINE_ARGS", [], validate=is_list_of_texts)
+ENGINE_HEALTH_PATH = env.str("ENGINE_HEALTH_PATH", "/health", validate=PATH)
+ENGINE_START_SECONDS = env.float("ENGINE_START_SECONDS", 1800, validate=POSITIVE)
+ENGINE_SHARE = env.float("ENGINE_SHARE", 0.5, validate=FRACTION)  # of its worker's cores and memory
 CALL_TIMEOUT_SECONDS = env.float("CALL_TIMEOUT_SECONDS", 10, validate=POSITIVE)
 SCHEDULER_TICK_SECONDS = env.float("SCHEDULER_TICK_SECONDS", 5, validate=POSITIVE)
 SCHEDULER_SLOW_SECONDS = env.float("SCHEDULER_SLOW_SECONDS", 2, validate=POSITIVE)

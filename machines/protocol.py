@@ -78,6 +78,7 @@ class EndReason(StrEnum):
     START_FAILED = "StartFailed"  # message: why the engine or the kernel would not start it
     MACHINE_REBOOTED = "MachineRebooted"
     REFUSED = "Refused"  # this machine's runtime cannot run such an order; message says what
+    ENGINE_ENDED = "EngineEnded"  # the engine beside it did not serve, or no longer; message: the whole sentence
 
 
 class PullFailure(StrEnum):
@@ -176,6 +177,21 @@ class VolumeUse(msgspec.Struct, frozen=True, omit_defaults=True):
     read_only: bool = False
 
 
+class EngineUse(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The engine that serves a model beside an attempt, as long as that lives. Of its arguments `{model}` (the model's
+    name), `{path}` (where it is mounted) and `{port}` (where to listen) are replaced. It serves once a GET of
+    `health_path` answers 200 to 399. Its limits come beside the attempt's own."""
+
+    model: VolumeUse
+    image: str
+    command: str | None = None
+    args: list[str] = []
+    health_path: str = "/health"
+    start_seconds: float = 1800  # within which it is to serve
+    cpu_milli: int = 0  # 0: no limit
+    memory_bytes: int = 0  # 0: no limit
+
+
 class CodeUse(msgspec.Struct, frozen=True):
     """Code that came with the run. The machine fetches it (`GET /agent/v1/code/<attempt>`), checks it against the
     digest and unpacks it for this attempt alone."""
@@ -214,6 +230,7 @@ class Order(msgspec.Struct, frozen=True, omit_defaults=True):
     workspace: int = 0  # whose names the following ones are
     secrets: list[SecretUse] = []
     registry_secret: SecretUse | None = None  # the login of its image's registry
+    engine: EngineUse | None = None
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):

@@ -151,6 +151,15 @@ MORE: tuple[Field, ...] = (
         kind="choice",
         choices=(("", "IfNotPresent"), ("Always", "Always"), ("None", "None: never pull")),
     ),
+    Field(
+        "engine",
+        "Engine",
+        "spec.engine",
+        6,
+        "choice",
+        hint="Beside each worker, out of its cores, memory and GPUs; its address is in ASTRA_ENGINE_URL",
+        choices=(("", "none"), ("model", "Serve the model beside the run")),
+    ),
     Field("gpu_models", "GPU models", f"{RESOURCES}.gpu_requests.models", 6, hint="Any of these", placeholder="any"),
 )
 FIELDS: dict[str, Field] = {item.name: item for item in (*MAIN, *MORE)}
@@ -212,6 +221,8 @@ class NewRun:
                 form.values[name] = READERS.get(name, str.strip)(text)
             except ValueError as error:
                 form.errors.setdefault(name, []).append(str(error))
+        if "engine" in form.values and not form.texts["model"].strip():
+            form.errors["engine"] = ["needs a model to serve"]
         return form
 
     @property
@@ -239,6 +250,8 @@ class NewRun:
         for name in ("start", "on_failure", "lifetime", "priority"):
             if name in self.values:
                 spec[name] = self.values[name]
+        if "engine" in self.values and "model" in self.values:
+            spec["engine"] = {"model": self.values["model"][0]["name"]}
         return {"metadata": {"name": self.values.get("name", "")}, "spec": spec}
 
     def _resources(self) -> dict[str, Any]:

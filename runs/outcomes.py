@@ -26,6 +26,7 @@ class EndCause(StrEnum):
     START_FAILED = EndReason.START_FAILED.value
     MACHINE_REBOOTED = EndReason.MACHINE_REBOOTED.value
     REFUSED = EndReason.REFUSED.value
+    ENGINE_ENDED = EndReason.ENGINE_ENDED.value
     MACHINE_LOST = "MachineLost"
     UNKNOWN_TO_MACHINE = "UnknownToMachine"  # it was there, and its machine no longer knows it
 
@@ -48,6 +49,7 @@ RETRY: dict[EndCause, Retry] = {
     EndCause.START_FAILED: Retry.BUDGETED,
     EndCause.MACHINE_REBOOTED: Retry.FREE,
     EndCause.REFUSED: Retry.BUDGETED,
+    EndCause.ENGINE_ENDED: Retry.BUDGETED,
     EndCause.MACHINE_LOST: Retry.FREE,
     EndCause.UNKNOWN_TO_MACHINE: Retry.FREE,
 }
@@ -210,6 +212,7 @@ def end_sentence(end: End, policy: Policy) -> str:
         EndCause.START_FAILED: f"Could not start: {end.message}",
         EndCause.MACHINE_REBOOTED: "Machine rebooted while it ran; its exit code is unknown",
         EndCause.REFUSED: f"Refused by the machine: {end.message}",
+        EndCause.ENGINE_ENDED: end.message or "The engine ended",
         EndCause.MACHINE_LOST: leases.LOST_REASON,
         EndCause.UNKNOWN_TO_MACHINE: "Its machine no longer knows it; its exit code is unknown",
     }

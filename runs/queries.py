@@ -204,12 +204,14 @@ def runs_using_credential(access: Access, name: str) -> list[str]:
 # In the run's template and in those of its groups.
 _NAMES_VOLUME = {
     "drive": "jsonb_path_exists(spec, '$.**.datavolume_refs[*] ? (@.name == $name)', jsonb_build_object('name', %s))",
-    "model": "jsonb_path_exists(spec, '$.**.model_refs[*] ? (@.name == $name)', jsonb_build_object('name', %s))",
+    "model": """jsonb_path_exists(spec,
+        '$ ? (exists($.**.model_refs[*] ? (@.name == $name)) || $.engine.model == $name)',
+        jsonb_build_object('name', %s))""",
 }
 
 
 def runs_using_volume(access: Access, kind: str, name: str) -> list[str]:
-    """Names of the workspace's runs in progress that mount this drive or model."""
+    """Names of the workspace's runs in progress that need this drive or model."""
     in_progress = Run.objects.filter(ACTIVE, workspace=access.workspace)
     uses = RawSQL(_NAMES_VOLUME[kind], (name,), output_field=BooleanField())
     return list(in_progress.alias(uses=uses).filter(uses=True).order_by("name").values_list("name", flat=True))

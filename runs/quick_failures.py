@@ -31,6 +31,7 @@ BLAME: dict[EndCause, Blame] = {
     EndCause.START_FAILED: Blame.MACHINE,
     EndCause.MACHINE_REBOOTED: Blame.NOBODY,  # one event, whatever it ended
     EndCause.REFUSED: Blame.NOBODY,  # the order does not suit the machine's runtime
+    EndCause.ENGINE_ENDED: Blame.NOBODY,  # the engine, or the model
     EndCause.MACHINE_LOST: Blame.NOBODY,  # leases take care of that
     EndCause.UNKNOWN_TO_MACHINE: Blame.NOBODY,
 }

@@ -199,6 +199,14 @@ ADVICE: tuple[tuple[str, Advice], ...] = (
         Advice("Not a failure: it is queued again", "Work of higher priority needed its room.", (Look.HISTORY,)),
     ),
     (
+        "The engine",
+        Advice(
+            "The engine beside it failed",
+            "The end of its log is below: the model, the memory that both share, or the engine's settings.",
+            (Look.LOG, Look.METRICS, Look.STARTED),
+        ),
+    ),
+    (
         "Stopped by its machine",
         Advice(
             "Its machine stopped it",

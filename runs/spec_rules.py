@@ -6,7 +6,7 @@ These rules look at the raw JSON, not at the typed result, so that they report e
 import posixpath
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import ValidationError as ShapeError
 
@@ -28,17 +28,6 @@ FORMS = {"cpu_cores": "cpu_cores and memory_bytes", "memory_bytes": "cpu_cores a
 }
 MOUNTED = ("secret_refs", "datavolume_refs", "model_refs")
 WORKERS_COME_FROM = ("spec.machines", "spec.node_selection.count", "spec.array", "spec.worker_groups")
-
-
-class NotYet(NamedTuple):
-    path: str
-    value: str | None  # None: any value but an empty one
-    rule: str
-
-
-# Known to this API, without behaviour so far. Building one of these deletes its row. What stands under the template is
-# refused in the overrides of worker groups as well.
-NOT_YET: tuple[NotYet, ...] = (NotYet("spec.engine", None, "serving a model beside a run does not work yet"),)
 
 
 @dataclass
@@ -175,10 +164,6 @@ def broken_rules(body: object, console: bool, findings: Findings) -> None:
         _secret_rules(path, template, _object(given(body, TEMPLATE)), findings)
         _mount_paths(path, template, _object(given(body, TEMPLATE)), given(body, "spec.code") is not None, findings)
         _restart_rules(path, template, body, findings)
-    for row in NOT_YET:
-        for path, value in _values_at(body, row.path):
-            if value == row.value if row.value is not None else value not in (None, [], {}, ""):
-                findings.breaks(path, row.rule)
 
 
 def _templates(body: object) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -190,15 +175,6 @@ def _templates(body: object) -> Iterator[tuple[str, dict[str, Any]]]:
         overrides = given(group, "task_template")
         if isinstance(overrides, dict):
             yield f"spec.worker_groups[{index}].task_template", overrides
-
-
-def _values_at(body: object, path: str) -> Iterator[tuple[str, Any]]:
-    """(path, raw value) of a field; of one of the template, in the run's and in each group's."""
-    name = path.removeprefix(f"{TEMPLATE}.")
-    if name == path:
-        yield path, given(body, path)
-    else:
-        yield from ((f"{where}.{name}", template.get(name)) for where, template in _templates(body))
 
 
 def given(body: object, path: str) -> Any:

@@ -31,6 +31,7 @@ ENDS: tuple[tuple[str, End], ...] = (
     ("registry away, or disk full", End(EndCause.IMAGE_PULL, message="…", pull_failure=PullFailure.UNREACHABLE)),
     ("image absent, pull policy None", End(EndCause.IMAGE_MISSING)),
     ("could not be started", End(EndCause.START_FAILED, message="…")),
+    ("the engine beside it", End(EndCause.ENGINE_ENDED, 143, "The engine ended: Exited with code 1")),
     ("refused by the machine", End(EndCause.REFUSED, message="…")),
     ("stopped by its machine", End(EndCause.STOPPED, 143)),
     ("machine lost", End(EndCause.MACHINE_LOST)),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astraconsole.errors import JobAlreadyExists, PriorityNotAllowed
+from astraconsole.errors import JobAlreadyExists, PriorityNotAllowed, ValidationError
 from runs.form_texts import parse_credentials, parse_environment, spell_credentials, split_arguments
 from runs.forms import FIELDS, OWNERS, NewRun, owner_of
 from runs.spec import parse_run
@@ -414,6 +414,16 @@ def test_a_model_is_read_from_its_name(text: str, path: str) -> None:
     assert NewRun.read({"name": "a", "image": "busybox", "model": "a, b"}).errors["model"] == [
         "'a, b' is not NAME or NAME:/path"
     ]
+
+
+def test_an_engine_serves_the_model_that_is_asked_for() -> None:
+    given = {"name": "a", "image": "busybox", "engine": "model"}
+    assert NewRun.read({**given, "model": "llama:/m"}).body()["spec"]["engine"] == {"model": "llama"}
+    assert NewRun.read(given).errors == {"engine": ["needs a model to serve"]}
+    assert NewRun.read({**given, "model": ":"}).errors.keys() == {"model"}
+    form = NewRun.read({**given, "model": "llama"})
+    form.refuse(ValidationError("no", [{"field": "spec.engine", "rule": "cannot be served"}]))
+    assert form.errors == {"engine": ["cannot be served"]}
 
 
 def test_a_name_that_means_nothing_yet_is_taken_with_a_warning() -> None:

@@ -79,6 +79,7 @@ ENDS = [
         "Liveness probe failed: x",
         1,
     ),
+    (End(EndCause.ENGINE_ENDED, 0, "The engine ended: x"), NEVER, 0, S.FAILED, "The engine ended: x", 0),
     (End(EndCause.PROBE_FAILED, 0, "Startup probe failed: x"), NEVER, 0, S.FAILED, "Startup probe failed: x", 0),
     (
         End(EndCause.PROBE_FAILED, 137, "Startup probe failed: x"),
@@ -287,6 +288,7 @@ KIND = {
     "registry away, or disk full": "counted",
     "image absent, pull policy None": "image",
     "could not be started": "counted",
+    "the engine beside it": "counted",
     "refused by the machine": "counted",
     "stopped by its machine": "counted",
     "machine lost": "free",

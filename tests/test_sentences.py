@@ -10,8 +10,9 @@ from runs.state_machine import RunState, WorkerState
 @pytest.mark.parametrize("cause", EndCause)
 @pytest.mark.parametrize("exit_code", [None, 1, 126, 127, 137])
 def test_every_end_that_is_a_failure_has_advice(cause: EndCause, exit_code: int | None) -> None:
-    message = "Liveness probe failed: HTTP 500" if cause is EndCause.PROBE_FAILED else "manifest unknown"
-    assert advice(end_sentence(End(cause, exit_code, message), Policy(image="busybox"))) is not None
+    own = {EndCause.PROBE_FAILED: "Liveness probe failed: HTTP 500", EndCause.ENGINE_ENDED: "The engine ended: …"}
+    end = End(cause, exit_code, own.get(cause, "manifest unknown"))
+    assert advice(end_sentence(end, Policy(image="busybox"))) is not None
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,7 @@ def test_every_end_that_is_a_failure_has_advice(cause: EndCause, exit_code: int 
         ("ErrImagePull: the machine's disk is full: no space", "The machine has no room for the image"),
         ("Liveness probe failed: HTTP 500", "It stopped answering its liveness probe"),
         ("Startup probe failed: HTTP 500", "It did not get ready in time"),
+        ("The engine ended: Exited with code 1", "The engine beside it failed"),
         ("Exceeded its time limit of 12h", "It reached its time limit"),
         ("Machine lost: its lease expired", "Its machine was lost"),
         ("Retry budget exhausted after 10/10 restarts", "It failed too often in a row"),

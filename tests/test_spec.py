@@ -7,7 +7,6 @@ import pytest
 
 from astraconsole.errors import NameNotDnsSafe, UnknownField, ValidationError
 from runs.spec import load_spec, parse_run, template_of
-from runs.spec_rules import NOT_YET
 from tests import archives
 from tests.bodies import CPU, GIB, RESNET50, body, fields, refusal
 
@@ -212,19 +211,6 @@ def test_workers_come_from_one_field_only() -> None:
     assert parse_run(body(("spec.machines", 2), ("spec.node_selection", {"pools": ["a"]}))).spec.stated_workers == 2
 
 
-NOT_YET_VALUES: dict[str, Any] = {
-    "spec.engine": {"model": "llama"},
-}
-
-
-@pytest.mark.parametrize("row", NOT_YET, ids=lambda row: row.path)
-def test_a_field_without_behaviour_is_refused_with_its_rule_and_nothing_else(row: Any) -> None:
-    error = refusal(body((row.path, NOT_YET_VALUES[row.path])))
-    assert isinstance(error, ValidationError)
-    assert error.detail == [{"field": row.path, "rule": row.rule}]
-    assert "not work yet" in row.rule
-
-
 def secret(**variables: str) -> dict[str, Any]:
     return {"external_secret_name": "hf", "env_vars": variables}
 
@@ -321,10 +307,8 @@ def test_what_a_group_takes_over_counts_towards_its_size() -> None:
         ("spec.worker_groups", [{"name": "a", "count": 9999}, {"name": "b", "count": 9999}], "spec.worker_groups"),
     ],
 )
-def test_shapes_are_checked_where_behaviour_is_missing(path: str, value: Any, field: str) -> None:
-    assert field in [
-        entry["field"] for entry in refusal(body((path, value))).detail if "not work yet" not in entry["rule"]
-    ]
+def test_shapes_are_checked(path: str, value: Any, field: str) -> None:
+    assert field in [entry["field"] for entry in refusal(body((path, value))).detail]
 
 
 @pytest.mark.parametrize(

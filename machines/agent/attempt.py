@@ -12,12 +12,14 @@ class StopCause(StrEnum):
     UNWANTED = "unwanted"  # the console no longer lists it
     TIME_LIMIT = "time limit"
     PROBE = "probe"
+    ENGINE = "engine"
 
 
 END_REASONS = {
     StopCause.UNWANTED: EndReason.STOPPED,
     StopCause.TIME_LIMIT: EndReason.TIME_LIMIT,
     StopCause.PROBE: EndReason.PROBE_FAILED,
+    StopCause.ENGINE: EndReason.ENGINE_ENDED,
 }
 
 
@@ -42,7 +44,7 @@ class Attempt(msgspec.Struct):
     stop_cause: StopCause | None = None
     stop_at: float = 0
     archived_from: int | None = None  # the first byte of the output that is kept; null: its container is there
-    stop_message: str = ""  # the probe's
+    stop_message: str = ""  # the probe's, or the engine's
     probes: Probes | None = None
     started: bool = False  # its startup probe has succeeded
     not_ready: str = ""

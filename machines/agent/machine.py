@@ -291,6 +291,8 @@ class Machine:
             ready = partial(self._wait_for_others, order.attempt, launch.barrier) if launch.barrier else at_once
             await self.runtime.start(order, folder, prepared, ready)
         except CannotStart as error:
+            if order.engine is not None:  # it may be there already, also from an earlier life of the agent
+                await self._remove_container(order.attempt)
             self._on_event(
                 Failed(order.attempt, clock.now(), error.reason, error.message, error.exit_code, error.pull_failure)
             )

@@ -41,5 +41,6 @@ def _together(first: Prepared, second: Prepared) -> Prepared:
         env={**first.env, **second.env},
         mounts=[*first.mounts, *second.mounts],
         login=second.login or first.login,
+        served_model=second.served_model or first.served_model,
         workspace=second.workspace or first.workspace,
     )

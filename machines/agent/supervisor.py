@@ -9,7 +9,15 @@ from collections.abc import Iterable, Sequence
 from machines.agent.attempt import Attempt, StopCause, end_reason
 from machines.agent.effects import Accept, Archive, Ask, Effect, Leave, OpenBarrier, Remove, Save, Stop
 from machines.agent.probes import ProbeKind, Prober
-from machines.agent.runtimes.base import Exited, Failed, MemoryKills, Progress, RuntimeEvent
+from machines.agent.runtimes.base import (
+    EngineEnded,
+    Exited,
+    Failed,
+    MemoryKills,
+    Progress,
+    RuntimeEvent,
+    Waiting,
+)
 from machines.protocol import (
     Acknowledge,
     Assignments,
@@ -144,6 +152,12 @@ class Supervisor:
         match event:
             case Progress():
                 return self._progress(attempt, event)
+            case Waiting():
+                return self.on_waiting(event.attempt, event.sentence)
+            case EngineEnded():
+                if attempt.stop_cause is None:
+                    attempt.stop_message = event.message
+                return self._stop(attempt, StopCause.ENGINE, now)
             case MemoryKills():
                 attempt.process_oom_kills = event.count
                 self._changed(attempt)
@@ -342,7 +356,7 @@ class Supervisor:
         if isinstance(event, Failed):
             attempt.message = event.message[:MESSAGE_CHARACTERS]
             attempt.pull_failure = event.pull_failure
-        if attempt.end_reason is EndReason.PROBE_FAILED:
+        if attempt.stop_message and attempt.end_reason in (EndReason.PROBE_FAILED, EndReason.ENGINE_ENDED):
             attempt.message = attempt.stop_message
         attempt.log_tail = log_tail
         attempt.pull_progress = attempt.waiting = ""

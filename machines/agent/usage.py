@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from machines.agent.processes import members, oom_kills, read, scan, stat_fields
 
@@ -19,6 +19,12 @@ class Usage:
     oom_kills: int | None = None
     received_bytes: int | None = None
     transmitted_bytes: int | None = None
+
+    def with_engine(self, engine: "Usage") -> "Usage":
+        """With what the engine beside it uses of the same request: cores and memory."""
+        cpu = None if self.cpu_seconds is None else self.cpu_seconds + (engine.cpu_seconds or 0)
+        memory = None if self.memory_bytes is None else self.memory_bytes + (engine.memory_bytes or 0)
+        return replace(self, cpu_seconds=cpu, memory_bytes=memory)
 
 
 def cgroup_usage(cgroups: Sequence[str], oom_before: int = 0) -> Usage:

@@ -35,7 +35,7 @@ from runs.spec import RunSpec, load_spec
 
 _Asks: TypeAlias = dict[tuple[int, int, int, float | None, Constraints], Ask]
 log = logging.getLogger(__name__)
-NOTHING_MOUNTED = b"[null, null, null]"
+NOTHING_MOUNTED = b"[null, null, null, null]"
 WORKERS_LOADED = 2000  # of one group of one run, but of gangs all: what a pass can place at most
 
 
@@ -269,6 +269,7 @@ def _split(node_selection: bytes, resources: bytes, mounted: bytes, pools: tuple
 def _spec_of(node_selection: bytes, resources: bytes, mounted: bytes) -> RunSpec:
     """The part of a specification that placing depends on; the rest of it is never loaded."""
     template = {"image": "any", "requested_resources": msgspec.json.decode(resources)}
-    refs = msgspec.json.decode(mounted) or [None] * len(MOUNTED)
+    *refs, engine = msgspec.json.decode(mounted) or [None] * (len(MOUNTED) + 1)
     template |= {name: given for name, given in zip(MOUNTED, refs, strict=True) if given is not None}
-    return load_spec({"task_template": template, "node_selection": msgspec.json.decode(node_selection)})
+    selection = msgspec.json.decode(node_selection)
+    return load_spec({"task_template": template, "node_selection": selection, "engine": engine})

@@ -47,9 +47,10 @@ def _of_worker(field: str) -> str:
         ) ELSE {ours} END"""
 
 
-# Most runs have nothing mounted: that is found out at a quarter of the price.
+# Most runs have nothing mounted, and no engine: that is found out at a quarter of the price.
 _MOUNTED = f"""CASE WHEN coalesce(w."group", '') = '' AND NOT r.spec -> 'task_template' ?| ARRAY[{_listed(MOUNTED)}]
-        THEN NULL ELSE jsonb_build_array({", ".join(map(_of_worker, MOUNTED))}) END"""
+            AND NOT r.spec ? 'engine'
+        THEN NULL ELSE jsonb_build_array({", ".join(map(_of_worker, MOUNTED))}, r.spec -> 'engine') END"""
 
 
 # Room is held until the machine has said that the process is gone, whatever has become of the run.

@@ -4,7 +4,7 @@ The count is stated by the specification, or follows from a GPU total: the fewes
 machines can hold when they are empty.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -70,20 +70,26 @@ def constraints_of(
         names=tuple(selection.names) if selection else (),
         gpu_models=tuple(gpus.models) if gpus else (),
         gpu_min_memory_bytes=(gpus.min_memory_bytes or 0) if gpus else 0,
-        mounts=mounts_of(template),
+        mounts=mounts_of(spec, template),
         data=(
             *(f"{namespace_id}/drive/{ref.name}" for ref in template.datavolume_refs),
-            *(f"{namespace_id}/model/{ref.name}" for ref in template.model_refs),
+            *(f"{namespace_id}/model/{name}" for name in _models(spec, template)),
         ),
     )
 
 
-def mounts_of(template: TaskTemplate) -> tuple[str, ...]:
+def _models(spec: RunSpec, template: TaskTemplate) -> Iterable[str]:
+    served = [spec.engine.model] if spec.engine else []
+    return dict.fromkeys([*(ref.name for ref in template.model_refs), *served])
+
+
+def mounts_of(spec: RunSpec, template: TaskTemplate) -> tuple[str, ...]:
     """What only a container can have, in words."""
     kinds = {
         "file secrets": any(ref.mount_path is not None for ref in template.secret_refs),
         "drives": bool(template.datavolume_refs),
         "models": bool(template.model_refs),
+        "engines": spec.engine is not None,
     }
     return tuple(kind for kind, is_asked in kinds.items() if is_asked)
 

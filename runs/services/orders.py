@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from machines.protocol import CodeUse, DataKind, ExecCheck, HttpCheck, Order, Probe, Probes, SecretUse, VolumeUse
+from runs.services import engines
 from runs.services.rows import RunRow, WorkerRow
 from runs.spec import KeptCode, RunSpec, TaskTemplate, template_of
 from runs.spec import Probe as AskedProbe
@@ -25,6 +26,9 @@ def build_order(
     template = template_of(spec, worker.group)
     resources = template.requested_resources
     injected = injected_environment(run, worker, spec, gpu_indexes, master_host)
+    cpu_milli = resources.cpu_milli_of(worker.gpus)  # 0 for a share of a machine: no limit
+    memory_bytes = resources.memory_bytes_of(worker.gpus)
+    engine = engines.use_of(spec, cpu_milli, memory_bytes)
     return Order(
         attempt=attempt.hex,
         worker=worker.uid.hex,
@@ -39,8 +43,8 @@ def build_order(
         working_dir=template.working_dir,
         user=template.user,
         pull_policy=template.pull_policy,
-        cpu_milli=resources.cpu_milli_of(worker.gpus),  # 0 for a share of a machine: no limit
-        memory_bytes=resources.memory_bytes_of(worker.gpus),
+        cpu_milli=cpu_milli - (engine.cpu_milli if engine else 0),
+        memory_bytes=memory_bytes - (engine.memory_bytes if engine else 0),
         cpu_burst=resources.cpu_burst,
         shm_bytes=resources.shm_bytes,
         gpu_indexes=list(gpu_indexes),
@@ -53,6 +57,7 @@ def build_order(
         workspace=run.workspace_id,
         secrets=_secrets(template),
         registry_secret=_registry_secret(template),
+        engine=engine,
     )
 
 

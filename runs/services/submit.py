@@ -26,7 +26,7 @@ from runs.scheduling.types import (
     WaitingWorker,
     WorkerShape,
 )
-from runs.services import codes, writes
+from runs.services import codes, engines, writes
 from runs.spec import RunRequest, RunSpec
 from runs.state_machine import CREATED
 
@@ -36,7 +36,7 @@ def submit_run(access: Access, cluster_slug: str, request: RunRequest, now: date
     it is says so at once in `status_reason`, and waits all the same: machines may join.
 
     Raises Forbidden, NotFound (no such cluster for the workspace), PriorityNotAllowed, JobAlreadyExists,
-    ValidationError (code that is not there).
+    ValidationError (code that is not there; no engine).
     """
     namespace = admit(access, cluster_slug, request)
     inventory = load_inventory(namespace.cluster_id)
@@ -53,10 +53,11 @@ def submit_run(access: Access, cluster_slug: str, request: RunRequest, now: date
 def admit(access: Access, cluster_slug: str, request: RunRequest) -> Namespace:
     """Where the run would be, if this person may submit it there.
 
-    Raises Forbidden, NotFound, PriorityNotAllowed.
+    Raises Forbidden, NotFound, PriorityNotAllowed, ValidationError (no engine to serve its model).
     """
     access.require(Action.WRITE)
     namespace = _namespace(access, cluster_slug)
+    engines.refuse_unserved(request.spec)
     if request.spec.priority > namespace.max_priority:
         raise PriorityNotAllowed(
             f"priority {request.spec.priority} is above namespace {namespace}'s maximum of {namespace.max_priority}"

@@ -54,6 +54,7 @@ def _head(access: Access, worker: "Worker") -> dict[str, Any]:
         "run": worker.run,
         "template": template,
         "code": spec.code,
+        "engine": spec.engine,
         "environment": sorted(template.env.items()),
         "image": shown_reference(template.image),
         "probes": _probes(template.probes),

@@ -89,6 +89,12 @@ def test_what_a_group_has_mounted_is_loaded_with_its_workers() -> None:
     make_run(namespace, "plain", template={"secret_refs": [variable]})
     waiting = load_snapshot(namespace.cluster_id).waiting
     assert [run.workers[0].ask.constraints.mounts for run in waiting] == [("file secrets",), ()]
+    Run.objects.all().delete()
+    make_run(namespace, "chat", engine={"model": "llama"})
+    make_run(namespace, "plain")
+    waiting = load_snapshot(namespace.cluster_id).waiting
+    assert [run.workers[0].ask.constraints.mounts for run in waiting] == [("engines",), ()]
+    assert waiting[0].workers[0].ask.constraints.data == (f"{namespace.id}/model/llama",)
 
 
 def test_a_live_attempt_is_loaded_as_a_hold_until_it_is_released() -> None:

@@ -80,13 +80,15 @@ class Volumes:
     # ---- a step of preparing an attempt ------------------------------------------------------------------------------
 
     async def prepare(self, order: Order, folder: AttemptFolder, waits: Waits) -> Prepared:
-        if not order.volumes:
+        if not order.volumes and order.engine is None:
             return NOTHING_PREPARED
         mounts = []
         for use in order.volumes:
             mounts.append(await self._mount(order, folder, use, waits))
             waits("")
-        return Prepared(mounts=mounts)
+        if order.engine is None:
+            return Prepared(mounts=mounts)
+        return Prepared(mounts=mounts, served_model=await self._mount(order, folder, order.engine.model, waits))
 
     async def _mount(self, order: Order, folder: AttemptFolder, use: VolumeUse, waits: Waits) -> Mount:
         """Waits for as long as it takes. Whoever makes the drive, fills it or allows its folder ends that."""

@@ -85,6 +85,7 @@ class Prepared:
     env: Mapping[str, str] = field(default_factory=dict, repr=False)  # wins over the order's
     mounts: Sequence[Mount] = ()
     login: RegistryLogin | None = None
+    served_model: Mount | None = None  # of the engine beside it
     workspace: Path | None = None  # its code, unpacked: `/workspace` of a container, the working folder of a process
 
 
@@ -104,6 +105,22 @@ class Progress:
     at: float
     image_digest: str = ""
     pull_progress: str = ""  # "61 %"
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a start waits for, before its first phase: the sentence."""
+
+    attempt: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class EngineEnded:
+    """The engine beside it ended by itself while the attempt ran, which is to be stopped for it."""
+
+    attempt: str
+    message: str  # the whole sentence
 
 
 @dataclass(frozen=True)
@@ -144,7 +161,7 @@ async def at_once() -> None:
     """The `Ready` of an attempt that waits for no others."""
 
 
-RuntimeEvent: TypeAlias = Progress | MemoryKills | Exited | Failed
+RuntimeEvent: TypeAlias = Progress | Waiting | MemoryKills | EngineEnded | Exited | Failed
 Listener: TypeAlias = Callable[[RuntimeEvent], None]  # to be called in the event loop's thread; returns at once
 
 
@@ -201,9 +218,10 @@ class Runtime(Protocol):
         prepared: Prepared = NOTHING_PREPARED,
         ready: Ready = at_once,
     ) -> None:
-        """Pull, await `ready`, create, start; returns once it runs, having emitted Progress for each phase it went
-        through. Each call is its own task of the agent. Raises CannotStart, and lets through what `ready` raises. Any
-        other exception is reported as StartFailed, and the agent then calls `remove`."""
+        """Have its engine serve, pull, await `ready`, create, start; returns once it runs, having emitted Progress for
+        each phase it went through. Each call is its own task of the agent. Raises CannotStart, and lets through what
+        `ready` raises; the agent then calls `remove` before it tells the end, where there is an engine. Any other
+        exception is reported as StartFailed, and the agent then calls `remove`."""
 
     async def stop(self, attempt: str, grace_seconds: float) -> None:
         """SIGTERM, after the grace SIGKILL, descendants included; returns at once, the end is emitted when it comes.
@@ -215,7 +233,7 @@ class Runtime(Protocol):
         CannotProbe."""
 
     async def remove(self, attempt: str) -> None:
-        """Remove the container of an ended attempt; nothing there is no error."""
+        """Remove the containers of an ended attempt; nothing there is no error."""
 
     async def usage(self, attempts: Sequence[str]) -> Mapping[str, Usage]:
         """What these running attempts use, by uid; one of which nothing is known is left out."""

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import aiodocker
@@ -25,6 +25,7 @@ from machines.agent.runtimes.base import (
     AttemptFolder,
     CannotProbe,
     CannotStart,
+    EngineEnded,
     Exited,
     Failed,
     Listener,
@@ -36,12 +37,13 @@ from machines.agent.runtimes.base import (
     RuntimeEvent,
     at_once,
 )
-from machines.agent.runtimes.docker_engine import RETRY_SECONDS, TROUBLE, Engine, is_away
+from machines.agent.runtimes.docker_engine import TROUBLE, Engine
+from machines.agent.runtimes.docker_images import Image, provide_image
 from machines.agent.runtimes.docker_log import OutputCopy
 from machines.agent.runtimes.docker_memory import MemoryWatch
+from machines.agent.runtimes.docker_model_server import ModelServer
 from machines.agent.runtimes.docker_output import OutputFollower
 from machines.agent.usage import Usage, engine_usage
-from machines.images import image_reference
 from machines.protocol import EndReason, Gpu, HttpCheck, Order, Phase, Probe
 
 log = logging.getLogger(__name__)
@@ -63,12 +65,14 @@ class _Attempt:
     begun: asyncio.Event = field(default_factory=asyncio.Event)  # its container runs, or never will
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # no process is left
     terminated: bool = False  # SIGTERM was sent
+    server: ModelServer | None = None  # the engine beside it
     follower: asyncio.Task[None] | None = None
     stopper: asyncio.Task[None] | None = None
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        return [task for task in (self.follower, self.stopper) if task is not None]
+        watcher = self.server.watcher if self.server is not None else None
+        return [task for task in (self.follower, self.stopper, watcher) if task is not None]
 
 
 class DockerRuntime:
@@ -103,12 +107,17 @@ class DockerRuntime:
         for item in attempts:
             uid = item.order.attempt
             state = found.pop(uid, None)
+            engine_state = found.pop(request.engine_key(uid), None)
             if state is not None and state != "created":
-                attempt = self._remember(uid, item.folder)
+                attempt = self._remember(item.order, item.folder)
                 self._follow(attempt, self._take_up(attempt, rebooted))
-            elif not item.running:
-                missing.append(uid)  # a container made and never started is taken up by `start`
-            elif rebooted:
+                continue
+            if not item.running:
+                missing.append(uid)  # containers that are there already are taken up by `start`
+                continue
+            if engine_state is not None:
+                await self._engine.delete(request.engine_key(uid))
+            if rebooted:
                 self._emit(Failed(uid, clock.now(), EndReason.MACHINE_REBOOTED))
             else:
                 self._emit(Exited(uid, clock.now(), None))
@@ -119,8 +128,9 @@ class DockerRuntime:
     async def start(
         self, order: Order, folder: AttemptFolder, prepared: Prepared = NOTHING_PREPARED, ready: Ready = at_once
     ) -> None:
-        attempt = self._remember(order.attempt, folder)
+        attempt = self._remember(order, folder)
         try:
+            prepared = await self._serve(attempt, prepared)
             image = await self._unless_stopped(attempt, self._provide_image(order, prepared.login))
             await ready()
             self._emit(Progress(attempt.uid, Phase.STARTING, clock.now(), image_digest=image.digest))
@@ -160,13 +170,21 @@ class DockerRuntime:
         for task in known.tasks if known else ():
             task.cancel()
         await self._engine.delete(attempt)
+        await self._engine.delete(request.engine_key(attempt))
 
     async def usage(self, attempts: Sequence[str]) -> Mapping[str, Usage]:
         """As the engine tells it; kills for memory as the kernel does."""
         known = [uid for uid in attempts if uid in self._attempts]
         all_stats = await asyncio.gather(*(self._engine.stats(uid) for uid in known))
         found = zip(known, all_stats, strict=True)
-        return {uid: engine_usage(stats, self._memory.kills(uid)) for uid, stats in found if stats is not None}
+        used = {uid: engine_usage(stats, self._memory.kills(uid)) for uid, stats in found if stats is not None}
+        served = [uid for uid in used if self._attempts[uid].server is not None]
+        beside = await asyncio.gather(*(self._engine.stats(request.engine_key(uid)) for uid in served))
+        for uid, stats in zip(served, beside, strict=True):
+            alone = used.pop(uid)
+            if stats is not None:
+                used[uid] = alone.with_engine(engine_usage(stats, None))
+        return used
 
     async def close(self) -> None:
         tasks = [*self._cleaners, *(task for known in self._attempts.values() for task in known.tasks)]
@@ -178,9 +196,26 @@ class DockerRuntime:
 
     # ---- starting --------------------------------------------------------------------------------------------------
 
-    def _remember(self, uid: str, folder: AttemptFolder) -> _Attempt:
-        attempt = self._attempts[uid] = _Attempt(uid, folder)
+    def _remember(self, order: Order, folder: AttemptFolder) -> _Attempt:
+        attempt = self._attempts[order.attempt] = _Attempt(order.attempt, folder)
+        if order.engine is not None:
+            attempt.server = ModelServer(self._engine, order, order.engine, folder, self._emit)
         return attempt
+
+    @property
+    def _site(self) -> request.Site:
+        log_files = request.LogFiles(self._engine.log_driver, self._log_file_bytes)
+        return request.Site(self._machine_id, self._gpus, self._network, log_files)
+
+    async def _serve(self, attempt: _Attempt, prepared: Prepared) -> Prepared:
+        """Have the engine beside it serve. What a stop may break off is only what leaves nothing behind."""
+        if attempt.server is None:
+            return prepared
+        assert prepared.served_model is not None  # what preparing an order with an engine is for
+        image = await self._unless_stopped(attempt, attempt.server.provide())
+        port = await attempt.server.begin(image, prepared.served_model, self._site)
+        await self._unless_stopped(attempt, attempt.server.serve(port))
+        return replace(prepared, env=attempt.server.told_of(prepared, port))
 
     async def _unless_stopped(self, attempt: _Attempt, work: Coroutine[Any, Any, T]) -> T:
         """The work's result; given up, with CannotStart, as soon as a stop is asked for."""
@@ -195,48 +230,14 @@ class DockerRuntime:
             stop.cancel()
             task.cancel()
 
-    async def _provide_image(self, order: Order, login: RegistryLogin | None) -> "_Image":
-        """Have the image on the machine, as the pull policy says."""
-        try:
-            reference = image_reference(order.image)
-        except ValueError as error:
-            raise CannotStart(EndReason.IMAGE_PULL, f"{error}: {order.image}") from error
-        image = None
-        if order.pull_policy != "Always":
-            image = await self._engine.image(reference)
-        if image is None:
-            await self._pull(order, reference, login)
-            image = await self._engine.image(reference)
-        if image is None:
-            raise CannotStart(EndReason.IMAGE_PULL, f"{reference} was pulled, and is no longer there")
-        return _Image(reference, request.image_digest(image, reference))
-
-    async def _pull(self, order: Order, reference: str, login: RegistryLogin | None) -> None:
-        if order.pull_policy == "None":
-            message = f"Image {order.image} is not present and the pull policy is None"
-            raise CannotStart(EndReason.IMAGE_MISSING, message)
-
+    async def _provide_image(self, order: Order, login: RegistryLogin | None) -> Image:
         def tell(progress: str) -> None:
             self._emit(Progress(order.attempt, Phase.PULLING, clock.now(), pull_progress=progress))
 
-        tell("")
-        try:
-            await self._engine.pull(reference, tell, login)
-        except aiodocker.DockerError as error:
-            kind = request.pull_failure(error.message, reference)
-            message = request.with_login(error.message, kind, login)
-            raise CannotStart(EndReason.IMAGE_PULL, message, pull_failure=kind) from error
+        return await provide_image(self._engine, order.image, order.pull_policy, login, tell)
 
     async def _create(self, order: Order, prepared: Prepared, reference: str) -> None:
-        body = request.container_request(
-            order,
-            prepared,
-            machine_id=self._machine_id,
-            image=reference,
-            gpus=self._gpus,
-            network=self._network,
-            log=request.LogFiles(self._engine.log_driver, self._log_file_bytes),
-        )
+        body = request.container_request(order, prepared, image=reference, site=self._site)
         try:
             await self._engine.create(order.attempt, body)
         except aiodocker.DockerError as error:
@@ -261,6 +262,8 @@ class DockerRuntime:
         pid = state.get("Pid", 0)
         self._memory.watch(attempt.uid, pid)
         self._emit(Progress(attempt.uid, Phase.RUNNING, _started_at(pid)))
+        if attempt.server is not None:
+            attempt.server.watch()
 
     # ---- following to the end --------------------------------------------------------------------------------------
 
@@ -286,18 +289,21 @@ class DockerRuntime:
             await OutputFollower(self._engine, attempt.uid, attempt.folder.output).follow(end)
         finally:
             end.cancel()
-        self._emit(await self._end(attempt, rebooted))
+        event = await self._end(attempt, rebooted)
+        if attempt.server is not None:
+            event = await self._end_beside(attempt, attempt.server, event)
+        self._emit(event)
+
+    async def _end_beside(self, attempt: _Attempt, server: ModelServer, event: RuntimeEvent) -> RuntimeEvent:
+        """The engine goes with its attempt. One that went first explains the attempt's failure."""
+        why = await server.end()
+        if not why or not isinstance(event, Exited) or event.exit_code == 0:
+            return event
+        self._emit(EngineEnded(attempt.uid, why))
+        return replace(event, at=clock.now())
 
     async def _wait(self, attempt: _Attempt) -> None:
-        """Until the container's main process has ended, or the container no longer exists."""
-        while True:
-            try:
-                await self._engine.wait(attempt.uid)
-                break
-            except TROUBLE as error:
-                if not is_away(error):
-                    break
-                await asyncio.sleep(RETRY_SECONDS)
+        await self._engine.until_ended(attempt.uid)
         attempt.gone.set()
 
     async def _end(self, attempt: _Attempt, rebooted: bool) -> RuntimeEvent:
@@ -324,25 +330,20 @@ class DockerRuntime:
             await self._engine.signal(attempt.uid, "SIGKILL")
 
     async def _clear_away(self, uid: str) -> None:
-        """A leftover that belongs to no attempt: given time to end in order, then removed."""
+        """A leftover that belongs to no attempt: given time to end in order, unless it is an engine; then removed."""
         log.warning("The container of attempt %s is left over: it is stopped and removed", uid)
-        await self._engine.signal(uid, "SIGTERM")
-        try:
-            await asyncio.wait_for(self._engine.wait(uid), LEFTOVER_GRACE_SECONDS)
-        except TROUBLE as error:
-            log.info("The leftover of attempt %s did not end by itself: %s", uid, error)
+        if not request.is_engine_key(uid):
+            await self._engine.signal(uid, "SIGTERM")
+            try:
+                await asyncio.wait_for(self._engine.wait(uid), LEFTOVER_GRACE_SECONDS)
+            except TROUBLE as error:
+                log.info("The leftover of attempt %s did not end by itself: %s", uid, error)
         await self._engine.delete(uid)
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._cleaners.add(task)
         task.add_done_callback(self._cleaners.discard)
-
-
-@dataclass(frozen=True)
-class _Image:
-    reference: str
-    digest: str
 
 
 def _started_at(pid: int) -> float:

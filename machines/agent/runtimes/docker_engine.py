@@ -144,6 +144,17 @@ class Engine:
         """Until the main process has ended. One try: raises what TROUBLE lists."""
         await self._container(attempt).wait()
 
+    async def until_ended(self, attempt: str) -> None:
+        """Until the main process has ended, or the container no longer exists."""
+        while True:
+            try:
+                await self.wait(attempt)
+                return
+            except TROUBLE as error:
+                if not is_away(error):
+                    return
+                await asyncio.sleep(RETRY_SECONDS)
+
     async def signal(self, attempt: str, name: str) -> None:
         """To one that is gone or ended: nothing."""
         await self._unless((404, 409), lambda: self._container(attempt).kill(signal=name))
@@ -188,10 +199,11 @@ class Engine:
             return None
 
     async def own(self, machine_id: str) -> dict[str, str]:
-        """Attempt uid → state, of all containers that carry this machine's id."""
+        """Attempt uid (or `docker_request.engine_key` of it) → state, of all containers that carry this machine's
+        id."""
         filters = json.dumps({"label": [f"{request.LABEL}.machine={machine_id}"]})
         listed = await self.patiently(lambda: self._docker.containers.list(all=True, filters=filters))
-        return {item["Labels"][f"{request.LABEL}.attempt"]: item["State"] for item in listed}
+        return {request.key_of(item["Labels"]): item["State"] for item in listed}
 
     async def output(self, attempt: str, *, follow: bool = False, tail: int | None = None) -> AsyncIterator[bytes]:
         """The framed log of both streams with time stamps: the last `tail` entries of what there is; followed, until

@@ -206,7 +206,11 @@ class OutputCopy:
 
     def add_line(self, text: str) -> None:
         """A line that is not the container's own."""
-        self._write(f"{text}\n".encode())
+        self.add(f"{text}\n".encode())
+
+    def add(self, data: bytes) -> None:
+        """Bytes that are not the container's own: before its first or after its last. Raises OSError."""
+        self._write(data)
 
     def mark_lost(self, why: str) -> None:
         """Say that what followed could not be written. On a full disk in place of the last bytes: that needs no

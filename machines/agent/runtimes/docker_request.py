@@ -4,9 +4,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
 from machines.agent.runtimes.base import Mount, Prepared, RegistryLogin
 from machines.images import image_reference
-from machines.protocol import Gpu, Order, PullFailure
+from machines.protocol import EngineUse, Gpu, Order, PullFailure
 
 LABEL = "astra"  # labels are astra.machine, astra.attempt, …
 LOG_FILE_BYTES = 128 * 1024**2
@@ -16,6 +18,8 @@ CPU_PERIOD_MICROSECONDS = 100_000
 CPU_QUOTA_MIN_MICROSECONDS = 1_000  # the kernel's least
 CPU_SHARES_PER_CORE = 1024
 HOSTNAME_LENGTH = 63
+ENGINE_ROLE = "engine"
+HOST = "127.0.0.1"  # what an engine is told to listen at
 WORKSPACE = "/workspace"  # where a run's code is, in its containers
 
 
@@ -74,16 +78,30 @@ def container_name(attempt: str) -> str:
     return f"{LABEL}-{attempt}"
 
 
-def container_request(
-    order: Order,
-    prepared: Prepared,
-    *,
-    machine_id: str,
-    image: str,
-    gpus: Mapping[int, Gpu],
-    network: str,
-    log: "LogFiles",
-) -> dict[str, Any]:
+def engine_key(attempt: str) -> str:
+    """What stands for an attempt's uid where the engine beside it is meant."""
+    return f"{attempt}-{ENGINE_ROLE}"
+
+
+def is_engine_key(key: str) -> bool:
+    return key.endswith(f"-{ENGINE_ROLE}")
+
+
+def key_of(labels: Mapping[str, str]) -> str:
+    attempt = labels[f"{LABEL}.attempt"]
+    return engine_key(attempt) if labels.get(f"{LABEL}.role") == ENGINE_ROLE else attempt
+
+
+class Site(NamedTuple):
+    """What all containers of a machine have in common. `gpus`: by index."""
+
+    machine_id: str
+    gpus: Mapping[int, Gpu]
+    network: str
+    log: LogFiles
+
+
+def container_request(order: Order, prepared: Prepared, *, image: str, site: Site) -> dict[str, Any]:
     """The body of the engine's create call. argv and environment pass untouched, as lists."""
     environment = {**order.env, **prepared.env}
     working_dir = order.working_dir or (WORKSPACE if prepared.workspace else None)
@@ -91,16 +109,9 @@ def container_request(
         "Image": image,
         "Hostname": order.worker_name.replace("_", "-").lower()[:HOSTNAME_LENGTH].rstrip("-"),
         "Env": [f"{name}={value}" for name, value in environment.items()],
-        "Labels": _labels(order, machine_id),
+        "Labels": _labels(order, site.machine_id),
         "StopSignal": "SIGTERM",
-        "HostConfig": {
-            "NetworkMode": network,
-            "LogConfig": _log_config(log),
-            **_cpu(order),
-            **_memory(order),
-            **_gpu_devices(order, gpus),
-            **_mounts(prepared),
-        },
+        "HostConfig": {**_host_config(order, site), **_mounts(prepared)},
     }
     if order.command is not None:
         request |= {"Entrypoint": [order.command], "Cmd": list(order.args)}
@@ -111,6 +122,43 @@ def container_request(
     if order.user is not None:
         request["User"] = order.user
     return request
+
+
+def engine_request(order: Order, use: EngineUse, model: Mount, *, image: str, port: int, site: Site) -> dict[str, Any]:
+    """The same for the engine beside it, which has its own limits and the attempt's GPUs."""
+    words = {"{model}": use.model.name, "{path}": model.target, "{port}": str(port)}
+    limited = msgspec.structs.replace(order, cpu_milli=use.cpu_milli, memory_bytes=use.memory_bytes)
+    request: dict[str, Any] = {
+        "Image": image,
+        "Env": [
+            f"HOST={HOST}",
+            f"PORT={port}",
+            "CUDA_DEVICE_ORDER=PCI_BUS_ID",
+            f"NVIDIA_VISIBLE_DEVICES={','.join(map(str, order.gpu_indexes)) or 'void'}",
+        ],
+        "Labels": {**_labels(order, site.machine_id), f"{LABEL}.role": ENGINE_ROLE},
+        "HostConfig": {**_host_config(limited, site), **_mounts(Prepared(mounts=[model]))},
+    }
+    arguments = [_replaced(text, words) for text in use.args]
+    if use.command is not None:
+        request |= {"Entrypoint": [use.command], "Cmd": arguments}
+    elif arguments:
+        request["Cmd"] = arguments
+    return request
+
+
+def _replaced(text: str, words: Mapping[str, str]) -> str:
+    return re.sub("|".join(map(re.escape, words)), lambda found: words[found[0]], text)
+
+
+def _host_config(order: Order, site: Site) -> dict[str, Any]:
+    return {
+        "NetworkMode": site.network,
+        "LogConfig": _log_config(site.log),
+        **_cpu(order),
+        **_memory(order),
+        **_gpu_devices(order, site.gpus),
+    }
 
 
 def _mounts(prepared: Prepared) -> dict[str, Any]:
@@ -149,7 +197,7 @@ def log_file_bytes(keep: int) -> int:
     return min(LOG_FILE_BYTES, max(keep // 4 // LOG_FILES, LOG_FILE_BYTES_MIN))
 
 
-def _log_config(log: "LogFiles") -> dict[str, Any]:
+def _log_config(log: LogFiles) -> dict[str, Any]:
     config = {"max-size": str(log.file_bytes)}
     if log.driver == "local":
         config |= {"max-file": str(LOG_FILES), "compress": "false"}

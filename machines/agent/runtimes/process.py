@@ -182,6 +182,8 @@ class ProcessRuntime:
         reason = refusal(order, self.keeper.user)
         if prepared.mounts:
             reason = "This machine runs host processes: it mounts nothing"
+        if order.engine is not None:
+            reason = "This machine runs host processes: it serves no models beside them"
         if reason:
             raise CannotStart(EndReason.REFUSED, reason)
 

@@ -28,6 +28,7 @@ from machines.agent.runtimes.docker_request import (
     LOG_FILES,
     LogFiles,
     PullProgress,
+    Site,
     container_request,
     image_digest,
     log_file_bytes,
@@ -100,11 +101,8 @@ def request_of(
     return container_request(
         order,
         prepared,
-        machine_id="m",
         image="i:latest",
-        gpus=gpus or {},
-        network="host",
-        log=LogFiles("local", 1 << 20),
+        site=Site("m", gpus or {}, "host", LogFiles("local", 1 << 20)),
     )
 
 
