@@ -13,7 +13,10 @@ AstraError 500
 └── TaskLogTimeout 504
 """
 
-from typing import TypedDict
+from collections.abc import Iterable
+from typing import Self, TypedDict
+
+NOT_A_FIELD = "is not a field of this API"
 
 
 class Detail(TypedDict):
@@ -52,9 +55,18 @@ class MalformedBody(BadRequest):
 class ValidationError(BadRequest):
     code = "VALIDATION_ERROR"
 
+    @classmethod
+    def of(cls, broken: list[Detail]) -> Self:
+        return cls("; ".join(f"{one['field']} {one['rule']}" for one in broken), broken)
+
 
 class UnknownField(BadRequest):
     code = "UNKNOWN_FIELD"
+
+    @classmethod
+    def of(cls, names: Iterable[str], detail: list[Detail]) -> Self:
+        """`detail`: of these fields, and of the rules that others break."""
+        return cls(f"fields this API does not know: {', '.join(names)}", detail)
 
 
 class NameNotDnsSafe(BadRequest):

@@ -11,7 +11,7 @@ import msgspec
 from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 
-from astraconsole.errors import Detail, MalformedBody, TooLarge, UnknownField, ValidationError
+from astraconsole.errors import NOT_A_FIELD, Detail, MalformedBody, TooLarge, UnknownField, ValidationError
 
 REASON_LENGTH = 300
 
@@ -86,15 +86,31 @@ def _one_line(error: ValueError) -> str:
     return str(error).partition(";")[0]
 
 
+def read_object(request: HttpRequest, known: Iterable[str], optional: bool = False) -> dict[str, Any]:
+    """A body that is an object with none but the `known` fields. Raises as `read_json`, and UnknownField."""
+    body = as_object(read_json(request, optional))
+    if unknown := sorted(set(body) - set(known)):
+        raise UnknownField.of(unknown, [{"field": name, "rule": NOT_A_FIELD} for name in unknown])
+    return body
+
+
+def as_object(body: object) -> dict[str, Any]:
+    """Raises ValidationError."""
+    if not isinstance(body, dict):
+        raise ValidationError("the body must be an object", [{"field": "body", "rule": "must be an object"}])
+    return body
+
+
+def object_body(properties: dict[str, Any], required: Iterable[str]) -> dict[str, Any]:
+    """What `read_object` reads, for the API's documentation. No `required` field: no body is good too."""
+    needed = list(required)
+    schema = {"type": "object", "properties": properties, "required": needed, "additionalProperties": False}
+    return {"requestBody": {"required": bool(needed), "content": {"application/json": {"schema": schema}}}}
+
+
 def read_reason(request: HttpRequest) -> str:
     """Of an optional body `{"reason": "…"}`. Raises MalformedBody, TooLarge, UnknownField, ValidationError."""
-    body = read_json(request, optional=True)
-    if not isinstance(body, dict):
-        raise ValidationError("the body must be an object", [{"field": "", "rule": "must be an object"}])
-    if unknown := sorted(set(body) - {"reason"}):
-        detail: list[Detail] = [{"field": name, "rule": "is not a field that this API knows"} for name in unknown]
-        raise UnknownField(f"fields this API does not know: {', '.join(unknown)}", detail)
-    reason = body.get("reason")
+    reason = read_object(request, {"reason"}, optional=True).get("reason")
     return valid_reason("" if reason is None else reason)
 
 
@@ -102,15 +118,13 @@ def valid_reason(reason: object) -> str:
     """A person's own words, for every door. Raises ValidationError."""
     if not isinstance(reason, str) or len(reason) > REASON_LENGTH or "\0" in reason:
         rule = f"must be text of at most {REASON_LENGTH} characters"
-        raise ValidationError(f"reason {rule}", [{"field": "reason", "rule": rule}])
+        raise ValidationError.of([{"field": "reason", "rule": rule}])
     return reason.strip()
 
 
 def reason_body() -> dict[str, Any]:
     """What `read_reason` reads, for the API's documentation."""
-    properties = {"reason": {"type": "string", "maxLength": REASON_LENGTH}}
-    schema = {"type": "object", "properties": properties, "additionalProperties": False}
-    return {"requestBody": {"required": False, "content": {"application/json": {"schema": schema}}}}
+    return object_body({"reason": {"type": "string", "maxLength": REASON_LENGTH}}, ())
 
 
 def refuse_unknown_parameters(request: HttpRequest, known: Iterable[str]) -> None:

@@ -7,8 +7,10 @@ from django.utils import timezone
 from ninja import Router
 from typing_extensions import TypedDict
 
-from astraconsole.json_bodies import json_response, moment, read_reason, reason_body, refuse_unknown_parameters
-from astraconsole.tenancy.queries import Access, get_access
+from astraconsole.histories import Moved, moves
+from astraconsole.json_bodies import json_response, moment, read_reason, reason_body
+from astraconsole.tenancy.api_access import CLUSTER, access_of
+from astraconsole.tenancy.queries import Access
 from machines import queries
 from machines.services import cordon, uncordon
 from runs.queries import use_of_machines
@@ -17,7 +19,7 @@ from runs.services.draining import drain_machine
 if TYPE_CHECKING:
     from machines.models import Machine
 
-MACHINES = "/orgs/{slug:org}/workspaces/{slug:ws}/clusters/{slug:cluster}/api/machines"
+MACHINES = f"{CLUSTER}/machines"
 
 router = Router(tags=["Machines"])
 
@@ -77,15 +79,6 @@ class MachineDocument(TypedDict):
     boot_id: str
 
 
-class Moved(TypedDict):
-    """One entry of a machine's history, oldest first."""
-
-    transition_at: str
-    state: str
-    reason: str
-    actor: str
-
-
 class MachineWithHistory(MachineDocument):
     history: list[Moved]
 
@@ -98,7 +91,7 @@ class MachineList(TypedDict):
 @router.get(MACHINES, response=MachineList)
 def list_machines(request: HttpRequest, org: str, ws: str, cluster: str) -> HttpResponse:
     """The cluster's machines, by name."""
-    access = _access(request, org, ws)
+    access = access_of(request, org, ws)
     machines = list(queries.machines_for(access, queries.get_cluster(access, cluster).slug))
     busy = _busy(machines)
     return json_response({"items": [_machine(machine, machine.pk in busy) for machine in machines], "next": None})
@@ -107,13 +100,13 @@ def list_machines(request: HttpRequest, org: str, ws: str, cluster: str) -> Http
 @router.get(f"{MACHINES}/{{machine}}", response=MachineWithHistory)
 def get_machine(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
     """One machine, with its history (oldest first)."""
-    return _answer(_access(request, org, ws), cluster, machine)
+    return _answer(access_of(request, org, ws), cluster, machine)
 
 
 @router.post(f"{MACHINES}/{{machine}}/cordon", response=MachineWithHistory, openapi_extra=reason_body())
 def cordon_machine(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
     """Let a machine take no new work; what it runs goes on. The answer is the machine."""
-    access = _access(request, org, ws)
+    access = access_of(request, org, ws)
     cordon(access, queries.get_machine(access, cluster, machine), read_reason(request), timezone.now())
     return _answer(access, cluster, machine)
 
@@ -121,7 +114,7 @@ def cordon_machine(request: HttpRequest, org: str, ws: str, cluster: str, machin
 @router.post(f"{MACHINES}/{{machine}}/drain", response=MachineWithHistory, openapi_extra=reason_body())
 def drain_one(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
     """Let a machine take no new work, and give back what it runs. The answer is the machine."""
-    access = _access(request, org, ws)
+    access = access_of(request, org, ws)
     drain_machine(access, queries.get_machine(access, cluster, machine), read_reason(request), timezone.now())
     return _answer(access, cluster, machine)
 
@@ -129,23 +122,14 @@ def drain_one(request: HttpRequest, org: str, ws: str, cluster: str, machine: st
 @router.post(f"{MACHINES}/{{machine}}/uncordon", response=MachineWithHistory)
 def uncordon_machine(request: HttpRequest, org: str, ws: str, cluster: str, machine: str) -> HttpResponse:
     """Let a machine take work again, cordoned or draining. The answer is the machine."""
-    access = _access(request, org, ws)
+    access = access_of(request, org, ws)
     uncordon(access, queries.get_machine(access, cluster, machine), timezone.now())
     return _answer(access, cluster, machine)
 
 
-def _access(request: HttpRequest, org: str, ws: str) -> Access:
-    access = get_access(request.auth, org, ws)  # type: ignore[attr-defined]
-    refuse_unknown_parameters(request, ())
-    return access
-
-
 def _answer(access: Access, cluster: str, name: str) -> HttpResponse:
     machine = queries.get_machine(access, cluster, name)
-    history = [
-        {"transition_at": moment(event.at), "state": event.state, "reason": event.reason, "actor": event.actor}
-        for event in queries.history_of(machine)
-    ]
+    history = moves(queries.history_of(machine))
     return json_response({**_machine(machine, bool(_busy([machine]))), "history": history})
 
 

@@ -8,17 +8,17 @@ from django.utils import timezone
 from ninja import Router
 from typing_extensions import TypedDict
 
-from astraconsole.errors import Detail, UnknownField, ValidationError
-from astraconsole.json_bodies import json_response, moment, read_json, refuse_unknown_parameters
+from astraconsole.json_bodies import json_response, moment, object_body, read_object
+from astraconsole.tenancy.api_access import WORKSPACE, access_of
 from astraconsole.tenancy.permissions import Action
-from astraconsole.tenancy.queries import Access, get_access
+from astraconsole.tenancy.queries import Access
 from machines import queries
-from machines.credentials import REFERENCE_LENGTH, save_credential
+from machines.credentials import PROVIDERS, REFERENCE_LENGTH, save_credential
 from machines.data_names import NAME_RULE
 from machines.syncs import CredentialView, views_of
 from runs.services.credentials import delete_credential
 
-CREDENTIALS = "/orgs/{slug:org}/workspaces/{slug:ws}/credentials"
+CREDENTIALS = f"{WORKSPACE}/credentials"
 FIELDS = ("name", "provider", "reference")
 
 router = Router(tags=["Credentials"])
@@ -67,22 +67,20 @@ class CredentialList(TypedDict):
     next: None
 
 
-_BODY: dict[str, Any] = {
-    "type": "object",
-    "properties": {
+_BODY = object_body(
+    {
         "name": {"type": "string", "description": NAME_RULE},
-        "provider": {"type": "string", "enum": ["file", "environment", "command", "vault"]},
+        "provider": {"type": "string", "enum": PROVIDERS},
         "reference": {"type": "string", "maxLength": REFERENCE_LENGTH},
     },
-    "required": list(FIELDS),
-    "additionalProperties": False,
-}
+    FIELDS,
+)
 
 
 @router.get(CREDENTIALS, response=CredentialList)
 def list_credentials(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     """The workspace's credentials, by name."""
-    access = _access(request, org, ws)
+    access = access_of(request, org, ws)
     views = views_of(access, queries.credentials_of(access))
     return json_response({"items": [_document(view) for view in views], "next": None})
 
@@ -90,12 +88,12 @@ def list_credentials(request: HttpRequest, org: str, ws: str) -> HttpResponse:
 @router.post(
     CREDENTIALS,
     response={200: CredentialWithMachines, 201: CredentialWithMachines},
-    openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _BODY}}}},
+    openapi_extra=_BODY,
 )
 def save(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     """Create a credential (201), or replace what it says (200). Its value stays where its machines fetch it."""
-    access = _access(request, org, ws, Action.MANAGE)
-    body = _read(request)
+    access = access_of(request, org, ws, Action.MANAGE)
+    body = read_object(request, FIELDS)
     credential, is_new = save_credential(access, *(body.get(name) for name in FIELDS), timezone.now())
     return json_response(_whole(access, credential.name), HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
@@ -103,33 +101,14 @@ def save(request: HttpRequest, org: str, ws: str) -> HttpResponse:
 @router.get(f"{CREDENTIALS}/{{credential}}", response=CredentialWithMachines)
 def get_credential(request: HttpRequest, org: str, ws: str, credential: str) -> HttpResponse:
     """One credential, and whether each machine of the workspace can fetch it."""
-    return json_response(_whole(_access(request, org, ws), credential))
+    return json_response(_whole(access_of(request, org, ws), credential))
 
 
 @router.delete(f"{CREDENTIALS}/{{credential}}", response={204: None})
 def delete(request: HttpRequest, org: str, ws: str, credential: str) -> HttpResponse:
     """Refused with 409 while runs in progress use it."""
-    delete_credential(_access(request, org, ws), credential)
+    delete_credential(access_of(request, org, ws), credential)
     return HttpResponse(status=HTTPStatus.NO_CONTENT)
-
-
-def _access(request: HttpRequest, org: str, ws: str, action: Action = Action.READ) -> Access:
-    """What may not be done is refused before anything is said about the body."""
-    access = get_access(request.auth, org, ws)  # type: ignore[attr-defined]
-    refuse_unknown_parameters(request, ())
-    access.require(action)
-    return access
-
-
-def _read(request: HttpRequest) -> dict[str, Any]:
-    """Raises MalformedBody, TooLarge, UnknownField, ValidationError."""
-    body = read_json(request)
-    if not isinstance(body, dict):
-        raise ValidationError("the body must be an object", [{"field": "", "rule": "must be an object"}])
-    if unknown := sorted(set(body) - set(FIELDS)):
-        detail: list[Detail] = [{"field": name, "rule": "is not a field that this API knows"} for name in unknown]
-        raise UnknownField(f"fields this API does not know: {', '.join(unknown)}", detail)
-    return body
 
 
 def _whole(access: Access, name: str) -> dict[str, Any]:

@@ -8,18 +8,16 @@ from django.utils import timezone
 from ninja import Router
 from typing_extensions import TypedDict
 
-from astraconsole.errors import Detail, UnknownField, ValidationError
-from astraconsole.json_bodies import json_response, moment, read_json, refuse_unknown_parameters
+from astraconsole.json_bodies import json_response, moment, object_body, read_object
+from astraconsole.tenancy.api_access import WORKSPACE, access_of
 from astraconsole.tenancy.permissions import Action
-from astraconsole.tenancy.queries import Access, get_access
+from astraconsole.tenancy.queries import Access
 from machines import queries
 from machines.data_names import NAME_RULE
 from machines.fillings import VolumeView, views_of
 from machines.protocol import DataKind
-from machines.volumes import SOURCE_LENGTH, create_volume, fields_of
+from machines.volumes import FORMS, SOURCE_LENGTH, create_volume, fields_of
 from runs.services.volumes import delete_volume
-
-WORKSPACE = "/orgs/{slug:org}/workspaces/{slug:ws}"
 
 router = Router()
 
@@ -89,17 +87,11 @@ class ModelList(TypedDict):
 def _body(kind: DataKind) -> dict[str, Any]:
     properties: dict[str, Any] = {name: {"type": "string"} for name in fields_of(kind)}
     properties["name"] = {"type": "string", "description": NAME_RULE}
-    properties["kind"] = {"type": "string", "enum": ["folder", "nfs", "copy"]}
+    properties["kind"] = {"type": "string", "enum": FORMS}
     properties["source"] = {"type": "string", "maxLength": SOURCE_LENGTH}
     if "read_only" in properties:
         properties["read_only"] = {"type": "boolean"}
-    schema = {
-        "type": "object",
-        "properties": properties,
-        "required": ["name", "kind", "source"],
-        "additionalProperties": False,
-    }
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return object_body(properties, ("name", "kind", "source"))
 
 
 def _serve(kind: DataKind, lists: Any, whole: Any) -> None:
@@ -109,7 +101,7 @@ def _serve(kind: DataKind, lists: Any, whole: Any) -> None:
     @router.get(address, response=lists, operation_id=f"list_{kind}s", summary=f"List {kind}s", **options)
     def list_volumes(request: HttpRequest, org: str, ws: str) -> HttpResponse:
         """By name, each with how many machines hold it."""
-        access = _access(request, org, ws)
+        access = access_of(request, org, ws)
         views = views_of(access, queries.volumes_of(access, kind))
         return json_response({"items": [_document(kind, view) for view in views], "next": None})
 
@@ -119,14 +111,14 @@ def _serve(kind: DataKind, lists: Any, whole: Any) -> None:
     )  # fmt: skip
     def create(request: HttpRequest, org: str, ws: str) -> HttpResponse:
         """Machines fill a copy when the first worker there needs it. The answer is what was created."""
-        access = _access(request, org, ws, Action.MANAGE)
-        volume = create_volume(access, kind, _read(request, kind), timezone.now())
+        access = access_of(request, org, ws, Action.MANAGE)
+        volume = create_volume(access, kind, read_object(request, fields_of(kind)), timezone.now())
         return json_response(_whole(access, kind, volume.name), HTTPStatus.CREATED)
 
     @router.get(f"{address}/{{name}}", response=whole, operation_id=f"get_{kind}", summary=f"Read a {kind}", **options)
     def get(request: HttpRequest, org: str, ws: str, name: str) -> HttpResponse:
         """One, and how far each machine is with it."""
-        return json_response(_whole(_access(request, org, ws), kind, name))
+        return json_response(_whole(access_of(request, org, ws), kind, name))
 
     @router.delete(
         f"{address}/{{name}}",
@@ -137,31 +129,12 @@ def _serve(kind: DataKind, lists: Any, whole: Any) -> None:
     )
     def delete(request: HttpRequest, org: str, ws: str, name: str) -> HttpResponse:
         """Refused with 409 while runs in progress use it. Machines remove their copies."""
-        delete_volume(_access(request, org, ws), kind, name)
+        delete_volume(access_of(request, org, ws), kind, name)
         return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
 
 _serve(DataKind.DRIVE, DriveList, DriveWithMachines)
 _serve(DataKind.MODEL, ModelList, ModelWithMachines)
-
-
-def _access(request: HttpRequest, org: str, ws: str, action: Action = Action.READ) -> Access:
-    """What may not be done is refused before anything is said about the body."""
-    access = get_access(request.auth, org, ws)  # type: ignore[attr-defined]
-    refuse_unknown_parameters(request, ())
-    access.require(action)
-    return access
-
-
-def _read(request: HttpRequest, kind: DataKind) -> dict[str, Any]:
-    """Raises MalformedBody, TooLarge, UnknownField, ValidationError."""
-    body = read_json(request)
-    if not isinstance(body, dict):
-        raise ValidationError("the body must be an object", [{"field": "", "rule": "must be an object"}])
-    if unknown := sorted(set(body) - set(fields_of(kind))):
-        detail: list[Detail] = [{"field": name, "rule": "is not a field that this API knows"} for name in unknown]
-        raise UnknownField(f"fields this API does not know: {', '.join(unknown)}", detail)
-    return body
 
 
 def _whole(access: Access, kind: DataKind, name: str) -> dict[str, Any]:

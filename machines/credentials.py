@@ -17,6 +17,7 @@ from machines.models import Credential, Provider
 
 CREDENTIALS_MAX = 200  # of one workspace: each of its machines looks after all of them
 REFERENCE_LENGTH = 500
+PROVIDERS = list(Provider.values)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 
@@ -76,12 +77,12 @@ def _checked(name: object, provider: object, reference: object) -> tuple[str, st
     broken: list[Detail] = []
     if not isinstance(name, str) or not is_data_name(name):
         broken.append({"field": "name", "rule": NAME_RULE})
-    if provider not in Provider.values:
-        broken.append({"field": "provider", "rule": f"must be one of {', '.join(Provider.values)}"})
+    if provider not in PROVIDERS:
+        broken.append({"field": "provider", "rule": f"must be one of {', '.join(PROVIDERS)}"})
     if rule := _reference_rule(provider, reference):
         broken.append({"field": "reference", "rule": rule})
     if broken:
-        raise ValidationError(f"{broken[0]['field']} {broken[0]['rule']}", broken)
+        raise ValidationError.of(broken)
     return str(name), str(provider), str(reference).strip()
 
 

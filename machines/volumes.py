@@ -19,6 +19,7 @@ from machines.protocol import DataKind
 
 VOLUMES_MAX = 500  # of one workspace, drives and models together: its machines are told all of them
 SOURCE_LENGTH, ENDPOINT_LENGTH, VERSION_LENGTH = 1000, 300, 63
+FORMS = list(VolumeForm.values)
 SCHEMES = ("s3", "gs", "http", "https", "file")
 CREDENTIAL_SCHEMES = ("s3", "gs", "http", "https")
 DRIVE_FIELDS = ("name", "kind", "source", "read_only", "credential", "checksum", "endpoint")
@@ -76,7 +77,7 @@ def _checked(kind: DataKind, given: dict[str, Any]) -> dict[str, Any]:
         texts = {name: text.strip() for name, text in texts.items()}
         broken = [Detail(field=name, rule=rule) for name, rule in _broken_rules(kind, texts, given.get("read_only"))]
     if broken:
-        raise ValidationError(f"{broken[0]['field']} {broken[0]['rule']}", broken)
+        raise ValidationError.of(broken)
     form = texts.pop("kind")
     read_only = form == VolumeForm.COPY or kind is DataKind.MODEL or bool(given.get("read_only"))
     return {**texts, "form": form, "read_only": read_only}
@@ -86,7 +87,7 @@ def _broken_rules(kind: DataKind, texts: dict[str, str], read_only: object) -> l
     form, scheme = texts["kind"], texts["source"].partition("://")[0]
     rules = {
         "name": "" if is_data_name(texts["name"]) else NAME_RULE,
-        "kind": "" if form in VolumeForm.values else f"must be one of {', '.join(VolumeForm.values)}",
+        "kind": "" if form in FORMS else f"must be one of {', '.join(FORMS)}",
         "source": _source_rule(form, texts["source"]),
         "credential": _credential_rule(form, scheme, texts["credential"]),
         "checksum": _checksum_rule(form, texts["checksum"]),

@@ -1,6 +1,5 @@
 """The JSON API of runs ("jobs") and workers ("tasks"). Documents: `runs.api_documents`; the rules: services."""
 
-from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,9 +9,10 @@ from ninja import Query, Router, Schema
 from pydantic import Field
 
 from astraconsole.errors import ValidationError
-from astraconsole.json_bodies import json_response, read_json, read_reason, reason_body, refuse_unknown_parameters
+from astraconsole.histories import moves
+from astraconsole.json_bodies import json_response, read_json, read_reason, reason_body
+from astraconsole.tenancy.api_access import CLUSTER, WORKSPACE, access_of
 from astraconsole.tenancy.permissions import Action
-from astraconsole.tenancy.queries import Access, get_access
 from machines import queries as machine_queries
 from machines.images import shown_reference
 from machines.protocol import LOG_CHUNK_BYTES
@@ -27,7 +27,6 @@ from runs.api_documents import (
     cluster_document,
     created,
     dry_run_document,
-    moves,
     pending_document,
     run_document,
     run_summary,
@@ -53,9 +52,6 @@ from runs.spec import load_spec, parse_run, template_of
 
 if TYPE_CHECKING:
     from runs.models import Run, Worker
-
-CLUSTER = "/orgs/{slug:org}/workspaces/{slug:ws}/clusters/{slug:cluster}/api"
-WORKSPACE = "/orgs/{slug:org}/workspaces/{slug:ws}"
 
 LOG_PARAMETERS = ("tail", "attempt", "from", "limit", "encoding")
 
@@ -98,16 +94,6 @@ def _run_body() -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def _access(
-    request: HttpRequest, org: str, ws: str, action: Action = Action.READ, parameters: Iterable[str] = ()
-) -> Access:
-    """Raises NotFound, Forbidden; UnknownField for a parameter that is none of `parameters`."""
-    access = get_access(request.auth, org, ws)  # type: ignore[attr-defined]
-    access.require(action)
-    refuse_unknown_parameters(request, parameters)
-    return access
-
-
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
@@ -117,7 +103,7 @@ class Submitting(Schema):
 
 def create_run(request: HttpRequest, org: str, ws: str, cluster: str, how: Query[Submitting]) -> HttpResponse:
     """Submit a run. The answer is the run as created."""
-    access = _access(request, org, ws, Action.WRITE, Submitting.model_fields)
+    access = access_of(request, org, ws, Action.WRITE, Submitting.model_fields)
     if how.dry_run:
         return json_response(dry_run_document(dry_run(access, cluster, parse_run(read_json(request)), timezone.now())))
     run = submit_run(access, cluster, parse_run(read_json(request)), timezone.now())
@@ -135,7 +121,7 @@ def list_workspace_runs(request: HttpRequest, org: str, ws: str, filters: Query[
 
 
 def _run_list(request: HttpRequest, org: str, ws: str, cluster: str | None, filters: RunFilters) -> HttpResponse:
-    access = _access(request, org, ws, parameters=RunFilters.model_fields)
+    access = access_of(request, org, ws, parameters=RunFilters.model_fields)
     if cluster is not None:
         queries.get_namespace(access, cluster)  # a cluster that does not exist is not one without runs
     page = queries.list_runs(
@@ -156,7 +142,7 @@ def _run_list(request: HttpRequest, org: str, ws: str, cluster: str | None, filt
 
 def get_run(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> HttpResponse:
     """One run, with its history (oldest first), the names of its workers and, while it waits, why in full."""
-    run = queries.get_run(_access(request, org, ws), cluster, job)
+    run = queries.get_run(access_of(request, org, ws), cluster, job)
     document = _run(run)
     if run.pending_code and (details := pending_details(run, timezone.now())) is not None:
         document["status"]["pending"] = pending_document(details)
@@ -169,14 +155,14 @@ def _run(run: "Run") -> dict[str, Any]:
 
 def delete(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> HttpResponse:
     """Stop a run's workers and remove the run, its workers and their logs."""
-    access = _access(request, org, ws, Action.WRITE)
+    access = access_of(request, org, ws, Action.WRITE)
     delete_run(access, queries.get_run(access, cluster, job), timezone.now())
     return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
 
 def stop(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> HttpResponse:
     """Stop all workers of a run; its record and logs stay. The answer is the run."""
-    access = _access(request, org, ws, Action.WRITE)
+    access = access_of(request, org, ws, Action.WRITE)
     stop_run(access, queries.get_run(access, cluster, job), read_reason(request), timezone.now())
     return json_response(_run(queries.get_run(access, cluster, job)))
 
@@ -203,7 +189,7 @@ _serve_runs("runs", in_schema=False)  # an alias
 @router.get(f"{CLUSTER}/tasks", response=WorkerList, tags=["Workers"])
 def list_workers(request: HttpRequest, org: str, ws: str, cluster: str, filters: Query[WorkerFilters]) -> HttpResponse:
     """A run's workers, by rank."""
-    access = _access(request, org, ws, parameters=WorkerFilters.model_fields)
+    access = access_of(request, org, ws, parameters=WorkerFilters.model_fields)
     run = queries.get_run(access, cluster, filters.job)
     workers = queries.workers_of(run, filters.after, filters.limit + 1)
     more = len(workers) > filters.limit
@@ -229,7 +215,7 @@ def _workers(run: "Run", workers: "list[Worker]") -> list[dict[str, Any]]:
 @router.get(f"{CLUSTER}/tasks/{{task}}", response=WorkerDocument, tags=["Workers"])
 def get_worker(request: HttpRequest, org: str, ws: str, cluster: str, task: str) -> HttpResponse:
     """One worker, with its history (oldest first)."""
-    return json_response(_worker(queries.get_worker(_access(request, org, ws), cluster, task)))
+    return json_response(_worker(queries.get_worker(access_of(request, org, ws), cluster, task)))
 
 
 def _worker(worker: "Worker") -> dict[str, Any]:
@@ -239,7 +225,7 @@ def _worker(worker: "Worker") -> dict[str, Any]:
 @router.get(f"{CLUSTER}/tasks/{{task}}/logs", response=Log | LogSlice, tags=["Workers"])
 def get_log(request: HttpRequest, org: str, ws: str, cluster: str, task: str, place: Query[LogPlace]) -> HttpResponse:
     """The end of a worker's output, cut to its last 900 KiB; with `from` or `limit` its bytes from a position on."""
-    worker = queries.get_worker(_access(request, org, ws, parameters=LOG_PARAMETERS), cluster, task)
+    worker = queries.get_worker(access_of(request, org, ws, parameters=LOG_PARAMETERS), cluster, task)
     if place.start is None and place.limit is None:
         text, archived, cut = tail_text(worker, place.tail or LINES_DEFAULT, place.attempt)
         further = {**({"archived": True} if archived else {}), **({"cut": cut} if cut else {})}
@@ -258,7 +244,7 @@ def get_log(request: HttpRequest, org: str, ws: str, cluster: str, task: str, pl
 @router.post(f"{CLUSTER}/tasks/{{task}}/stop", response=WorkerDocument, openapi_extra=reason_body(), tags=["Workers"])
 def stop_one(request: HttpRequest, org: str, ws: str, cluster: str, task: str) -> HttpResponse:
     """Stop a worker: it ends Cancelled and is not restarted. The answer is the worker."""
-    access = _access(request, org, ws, Action.WRITE)
+    access = access_of(request, org, ws, Action.WRITE)
     stop_worker(access, queries.get_worker(access, cluster, task), read_reason(request), timezone.now())
     return json_response(_worker(queries.get_worker(access, cluster, task)))
 
@@ -269,5 +255,5 @@ def stop_one(request: HttpRequest, org: str, ws: str, cluster: str, task: str) -
 @router.get(f"{WORKSPACE}/clusters", response=ClusterList, tags=["Workspace"])
 def list_clusters(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     """The clusters that the workspace may use, and its share of each."""
-    namespaces = queries.namespaces_for(_access(request, org, ws))
+    namespaces = queries.namespaces_for(access_of(request, org, ws))
     return json_response({"items": [cluster_document(namespace) for namespace in namespaces], "next": None})

@@ -11,23 +11,15 @@ from typing import TYPE_CHECKING, Any, NotRequired
 
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
+from astraconsole.histories import Moved
 from astraconsole.json_bodies import moment
 from runs.state_machine import is_ready
 
 if TYPE_CHECKING:
     from machines.models import Gpu, Namespace
-    from runs.models import Run, Transition, Worker
+    from runs.models import Run, Worker
     from runs.scheduling.dry_run import DryRun
     from runs.scheduling.pending import Pending
-
-
-class Moved(TypedDict):
-    """One entry of a history, oldest first."""
-
-    transition_at: str
-    state: str
-    reason: str
-    actor: str
 
 
 class RunMetadata(TypedDict):
@@ -306,14 +298,6 @@ def _placement(worker: "Worker", gpus: Iterable["Gpu"]) -> dict[str, Any] | None
         "gpu_ids": list(attempt.gpu_indexes),
         "gpu_uuids": [uuids[index] for index in attempt.gpu_indexes if index in uuids],
     }
-
-
-def moves(history: Iterable["Transition"]) -> list[dict[str, Any]]:
-    """Each a Moved."""
-    return [
-        {"transition_at": moment(move.at), "state": move.state, "reason": move.reason, "actor": move.actor}
-        for move in history
-    ]
 
 
 def cluster_document(namespace: "Namespace") -> dict[str, Any]:

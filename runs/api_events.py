@@ -5,13 +5,11 @@ from ninja import Query, Router, Schema
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from astraconsole.json_bodies import json_response, refuse_unknown_parameters
-from astraconsole.tenancy.queries import get_access
+from astraconsole.json_bodies import json_response
+from astraconsole.tenancy.api_access import WORKSPACE, access_of
 from runs import event_queries
 from runs.event_positions import parse_position
 from runs.event_queries import FILTER_LENGTH, KINDS, LIMIT_MAX, event_document
-
-WORKSPACE = "/orgs/{slug:org}/workspaces/{slug:ws}"
 
 router = Router(tags=["Events"])
 
@@ -49,8 +47,7 @@ class EventList(TypedDict):
 def list_events(request: HttpRequest, org: str, ws: str, filters: Query[EventFilters]) -> HttpResponse:
     """The workspace's events on all clusters, newest first. With `Accept: text/event-stream` or `application/x-ndjson`
     the answer goes on as events happen: see docs/events.md."""
-    access = get_access(request.auth, org, ws)  # type: ignore[attr-defined]
-    refuse_unknown_parameters(request, EventFilters.model_fields)
+    access = access_of(request, org, ws, parameters=EventFilters.model_fields)
     wanted = event_queries.wanted(filters.name, filters.kind, filters.actor)
     before = None if filters.after is None else parse_position(filters.after, "after")
     page = event_queries.newest(access.workspace.pk, wanted, before, filters.limit)

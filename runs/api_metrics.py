@@ -7,16 +7,14 @@ from django.utils import timezone
 from ninja import Router
 from typing_extensions import TypedDict
 
-from astraconsole.json_bodies import json_response, refuse_unknown_parameters
-from astraconsole.tenancy.queries import get_access
+from astraconsole.json_bodies import json_response
+from astraconsole.tenancy.api_access import CLUSTER, access_of
 from machines import queries as machine_queries
 from machines.metrics.align import Agg
 from machines.metrics.names import BY_NAME
 from machines.metrics.query import DEFAULT_SECONDS, LABELS, PARAMETERS, parse
 from runs.gpus import SeenGpu, gpus_for
 from runs.metrics import answer_range
-
-CLUSTER = "/orgs/{slug:org}/workspaces/{slug:ws}/clusters/{slug:cluster}/api"
 
 router = Router()
 
@@ -89,8 +87,7 @@ def _range_parameters() -> dict[str, Any]:
 @router.get(f"{CLUSTER}/metrics/range", response=Range, openapi_extra=_range_parameters(), tags=["Metrics"])
 def get_range(request: HttpRequest, org: str, ws: str, cluster: str) -> HttpResponse:
     """A metric of the workspace's own workers over time."""
-    access = get_access(request.auth, org, ws)  # type: ignore[attr-defined]
-    refuse_unknown_parameters(request, PARAMETERS)
+    access = access_of(request, org, ws, parameters=PARAMETERS)
     ask = parse(request.GET, timezone.now().timestamp())
     return json_response(answer_range(access, cluster, ask))
 
@@ -98,8 +95,7 @@ def get_range(request: HttpRequest, org: str, ws: str, cluster: str) -> HttpResp
 @router.get(f"{CLUSTER}/gpus", response=GpuList, tags=["Machines"])
 def list_gpus(request: HttpRequest, org: str, ws: str, cluster: str) -> HttpResponse:
     """Every GPU of the cluster, by machine and index: what it does, how it is, and who holds it."""
-    access = get_access(request.auth, org, ws)  # type: ignore[attr-defined]
-    refuse_unknown_parameters(request, ())
+    access = access_of(request, org, ws)
     found = gpus_for(access, machine_queries.get_cluster(access, cluster).slug, timezone.now())
     return json_response({"items": [gpu_document(gpu) for gpu in found], "next": None})
 

@@ -1,7 +1,6 @@
 """The JSON API of a workspace's templates and schedules."""
 
 import json
-from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,9 @@ from ninja import Query, Router, Schema
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from astraconsole.json_bodies import json_response, moment, read_json, refuse_unknown_parameters
+from astraconsole.json_bodies import json_response, moment, object_body, read_json
+from astraconsole.tenancy.api_access import WORKSPACE, access_of
 from astraconsole.tenancy.permissions import Action
-from astraconsole.tenancy.queries import Access, get_access
 from runs import saved_queries
 from runs.cron import upcoming
 from runs.saved import read_schedule, read_template
@@ -23,7 +22,6 @@ from runs.services.templates import remove_template, save_template
 if TYPE_CHECKING:
     from runs.models import Firing, Schedule, Template
 
-WORKSPACE = "/orgs/{slug:org}/workspaces/{slug:ws}"
 SHOWN_TIMES = 5
 
 router = Router()
@@ -84,22 +82,9 @@ class ScheduleList(TypedDict):
     next: None
 
 
-def _access(request: HttpRequest, org: str, ws: str, action: Action, parameters: Iterable[str] = ()) -> Access:
-    access = get_access(request.auth, org, ws)  # type: ignore[attr-defined]
-    access.require(action)
-    refuse_unknown_parameters(request, parameters)
-    return access
-
-
-def _body(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    """A body for the documentation; what reads it is `runs.saved`."""
-    schema = {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-
 TEXT, OBJECT = {"type": "string"}, {"type": "object"}
-TEMPLATE_BODY = _body({"name": TEXT, "description": TEXT, "spec": OBJECT}, ["name", "spec"])
-SCHEDULE_BODY = _body(
+TEMPLATE_BODY = object_body({"name": TEXT, "description": TEXT, "spec": OBJECT}, ["name", "spec"])
+SCHEDULE_BODY = object_body(
     dict.fromkeys(("name", "cluster", "cron", "zone", "overlap"), TEXT)
     | {"spec": OBJECT, "enabled": {"type": "boolean"}},
     ["name", "cluster", "cron", "spec"],
@@ -112,7 +97,7 @@ SCHEDULE_BODY = _body(
 @router.get(f"{WORKSPACE}/templates", response=TemplateList, tags=["Templates"])
 def list_templates(request: HttpRequest, org: str, ws: str, filters: Query[TemplateFilters]) -> HttpResponse:
     """The workspace's templates, by name."""
-    access = _access(request, org, ws, Action.READ, TemplateFilters.model_fields)
+    access = access_of(request, org, ws, parameters=TemplateFilters.model_fields)
     page = saved_queries.list_templates(access, filters.after, filters.limit)
     return json_response({"items": [template_document(item) for item in page.items], "next": page.next})
 
@@ -125,7 +110,7 @@ def list_templates(request: HttpRequest, org: str, ws: str, filters: Query[Templ
 )
 def post_template(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     """Save a template. One of this name is replaced (200). The specification is checked only when it is used."""
-    access = _access(request, org, ws, Action.WRITE)
+    access = access_of(request, org, ws, Action.WRITE)
     template, new = save_template(access, read_template(read_json(request)), timezone.now())
     return json_response(template_document(template), HTTPStatus.CREATED if new else HTTPStatus.OK)
 
@@ -133,7 +118,7 @@ def post_template(request: HttpRequest, org: str, ws: str) -> HttpResponse:
 @router.delete(f"{WORKSPACE}/templates/{{template}}", response={204: None}, tags=["Templates"])
 def delete_template(request: HttpRequest, org: str, ws: str, template: str) -> HttpResponse:
     """Remove a template, by its id."""
-    access = _access(request, org, ws, Action.WRITE)
+    access = access_of(request, org, ws, Action.WRITE)
     remove_template(access, saved_queries.get_template(access, template), timezone.now())
     return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
@@ -155,7 +140,7 @@ def template_document(template: "Template") -> dict[str, Any]:
 @router.get(f"{WORKSPACE}/schedules", response=ScheduleList, tags=["Schedules"])
 def list_schedules(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     """The workspace's schedules, by name."""
-    schedules = list(saved_queries.schedules_for(_access(request, org, ws, Action.READ)))
+    schedules = list(saved_queries.schedules_for(access_of(request, org, ws)))
     newest = saved_queries.newest_firings(schedules)
     return json_response({"items": [schedule_document(item, newest.get(item.pk)) for item in schedules], "next": None})
 
@@ -168,20 +153,20 @@ def list_schedules(request: HttpRequest, org: str, ws: str) -> HttpResponse:
 )
 def post_schedule(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     """Save a schedule. One of this name is replaced (200). Its runs are named `<schedule>-<n>`, and are yours."""
-    access = _access(request, org, ws, Action.WRITE)
+    access = access_of(request, org, ws, Action.WRITE)
     schedule, new = scheduling.save_schedule(access, read_schedule(read_json(request)), timezone.now())
     return json_response(_schedule(schedule), HTTPStatus.CREATED if new else HTTPStatus.OK)
 
 
 @router.get(f"{WORKSPACE}/schedules/{{schedule}}", response=ScheduleDocument, tags=["Schedules"])
 def get_schedule(request: HttpRequest, org: str, ws: str, schedule: str) -> HttpResponse:
-    return json_response(_schedule(saved_queries.get_schedule(_access(request, org, ws, Action.READ), schedule)))
+    return json_response(_schedule(saved_queries.get_schedule(access_of(request, org, ws), schedule)))
 
 
 @router.delete(f"{WORKSPACE}/schedules/{{schedule}}", response={204: None}, tags=["Schedules"])
 def delete_schedule(request: HttpRequest, org: str, ws: str, schedule: str) -> HttpResponse:
     """Remove a schedule. Its runs stay."""
-    access = _access(request, org, ws, Action.WRITE)
+    access = access_of(request, org, ws, Action.WRITE)
     scheduling.remove_schedule(access, saved_queries.get_schedule(access, schedule), timezone.now())
     return HttpResponse(status=HTTPStatus.NO_CONTENT)
 
@@ -189,7 +174,7 @@ def delete_schedule(request: HttpRequest, org: str, ws: str, schedule: str) -> H
 @router.post(f"{WORKSPACE}/schedules/{{schedule}}/run", response={201: FiringDocument}, tags=["Schedules"])
 def run_schedule(request: HttpRequest, org: str, ws: str, schedule: str) -> HttpResponse:
     """Start a run of it now, beside its timetable."""
-    access = _access(request, org, ws, Action.WRITE)
+    access = access_of(request, org, ws, Action.WRITE)
     firing = scheduling.run_now(access, saved_queries.get_schedule(access, schedule), timezone.now())
     return json_response(_firing(firing), HTTPStatus.CREATED)
 
@@ -205,7 +190,7 @@ def disable_schedule(request: HttpRequest, org: str, ws: str, schedule: str) -> 
 
 
 def _set_enabled(request: HttpRequest, org: str, ws: str, name: str, enabled: bool) -> HttpResponse:
-    access = _access(request, org, ws, Action.WRITE)
+    access = access_of(request, org, ws, Action.WRITE)
     schedule = saved_queries.get_schedule(access, name)
     scheduling.set_enabled(access, schedule, enabled, timezone.now())
     return json_response(_schedule(schedule))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from astraconsole.errors import Detail, UnknownField, ValidationError
+from astraconsole.errors import NOT_A_FIELD, Detail, UnknownField, ValidationError
 from runs.cron import faults_of_expression, faults_of_zone
 from runs.names import RUN_NAME_MAX, name_faults
 
@@ -84,7 +84,7 @@ class _Fields:
 
     def __init__(self, body: object, known: set[str]) -> None:
         if not isinstance(body, dict):
-            raise ValidationError("the body must be an object", [{"field": "body", "rule": "must be an object"}])
+            raise ValidationError.of([{"field": "body", "rule": "must be an object"}])
         self.body: dict[str, Any] = body
         self.unknown = sorted(set(body) - known)
         self.broken: list[Detail] = []
@@ -118,8 +118,7 @@ class _Fields:
 
     def finish(self) -> None:
         if self.unknown:
-            detail: list[Detail] = [{"field": name, "rule": "is not a field of this API"} for name in self.unknown]
-            raise UnknownField(f"fields this API does not know: {', '.join(self.unknown)}", detail + self.broken)
+            unknown: list[Detail] = [{"field": name, "rule": NOT_A_FIELD} for name in self.unknown]
+            raise UnknownField.of(self.unknown, unknown + self.broken)
         if self.broken:
-            told = "; ".join(f"{item['field']} {item['rule']}" for item in self.broken)
-            raise ValidationError(told, self.broken)
+            raise ValidationError.of(self.broken)

@@ -338,7 +338,7 @@ def _milli(cores: float) -> int:
 def _refusal(findings: Findings) -> UnknownField | ValidationError | NameNotDnsSafe:
     detail = findings.detail()
     if findings.unknown:
-        return UnknownField(f"fields this API does not know: {', '.join(findings.unknown_paths())}", detail)
+        return UnknownField.of(findings.unknown_paths(), detail)
     if findings.broken:
         return ValidationError(findings.summary(), detail)
     return NameNotDnsSafe(f"{findings.unsafe[0]['field']} {findings.unsafe[0]['rule']}", detail)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError as ShapeError
 
-from astraconsole.errors import Detail
+from astraconsole.errors import NOT_A_FIELD, Detail
 from runs.names import DNS_LABEL_MAX, WORKERS_MAX, is_dns_safe, name_faults, worker_name
 
 DEPTH_MAX = 32
@@ -109,7 +109,7 @@ def shape_findings(error: ShapeError, findings: Findings) -> None:
     for item in error.errors(include_url=False, include_input=False):
         path = dotted(item["loc"])
         if item["type"] == "extra_forbidden":
-            findings.unknown.append({"field": path, "rule": "is not a field of this API"})
+            findings.unknown.append({"field": path, "rule": NOT_A_FIELD})
         else:
             rule = _sentence(item["type"], item.get("ctx", {}), item["msg"])
             findings.breaks(path, rule if item["loc"][-1:] != ("[key]",) else f"is no good key: it {rule}")

@@ -8,8 +8,8 @@ from django.utils import timezone
 from ninja import Router
 from typing_extensions import TypedDict
 
-from astraconsole.errors import Detail, UnknownField, ValidationError
-from astraconsole.json_bodies import json_response, moment, read_json, refuse_unknown_parameters
+from astraconsole.errors import Detail, ValidationError
+from astraconsole.json_bodies import json_response, moment, object_body, read_object, refuse_unknown_parameters
 from astraconsole.tenancy import device
 from astraconsole.tenancy.queries import memberships_of
 from astraconsole.tenancy.services import presented_token, revoke_token
@@ -92,9 +92,8 @@ def end_token(request: HttpRequest) -> HttpResponse:
 
 def _texts(*names: str) -> dict[str, Any]:
     """A body of texts, for the documentation; what reads it is `_read_texts`."""
-    properties = {name: {"type": "string", "minLength": 1, "maxLength": TEXT_LENGTH} for name in names}
-    schema = {"type": "object", "properties": properties, "required": list(names), "additionalProperties": False}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    text = {"type": "string", "minLength": 1, "maxLength": TEXT_LENGTH}
+    return object_body(dict.fromkeys(names, text), names)
 
 
 @router.post("/device/code", auth=None, response={201: LoginBegun}, openapi_extra=_texts("host", "program"))
@@ -120,16 +119,11 @@ def collect_token(request: HttpRequest) -> HttpResponse:
 
 def _read_texts(request: HttpRequest, *names: str) -> list[str]:
     """Of a body with exactly these fields. Raises MalformedBody, TooLarge, UnknownField, ValidationError."""
-    body = read_json(request)
-    if not isinstance(body, dict):
-        raise ValidationError("the body must be an object", [{"field": "", "rule": "must be an object"}])
-    if unknown := sorted(set(body) - set(names)):
-        detail: list[Detail] = [{"field": name, "rule": "is not a field that this API knows"} for name in unknown]
-        raise UnknownField(f"fields this API does not know: {', '.join(unknown)}", detail)
+    body = read_object(request, names)
     rule = f"must be text of 1 to {TEXT_LENGTH} printable characters"
     broken: list[Detail] = [{"field": name, "rule": rule} for name in names if not _is_text(body.get(name))]
     if broken:
-        raise ValidationError("; ".join(f"{one['field']} {one['rule']}" for one in broken), broken)
+        raise ValidationError.of(broken)
     return [body[name] for name in names]
 
 
