@@ -71,8 +71,8 @@ def test_a_cursor_that_no_page_gave_is_refused(api: Caller, moment: str) -> None
 
 
 def test_a_parameter_that_a_request_does_not_know_is_refused_before_anything_is_done(api: Caller) -> None:
-    body = refused(api.post(f"{API}/jobs?dry_run=true", RESNET50), 400, "UNKNOWN_FIELD")
-    assert body["message"] == "parameters this request does not know: dry_run"
+    body = refused(api.post(f"{API}/jobs?dryrun=true", RESNET50), 400, "UNKNOWN_FIELD")
+    assert body["message"] == "parameters this request does not know: dryrun"
     for path in ("jobs/resnet50", "tasks/resnet50-0", "machines", "machines/gpu-07"):
         refused(api.get(f"{API}/{path}?verbose=1"), 400, "UNKNOWN_FIELD")
     refused(api.post(f"{API}/tasks/resnet50-0/stop?force=1"), 400, "UNKNOWN_FIELD")

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astraconsole import errors, web
-from astraconsole.errors import AstraError, BadRequest, MalformedBody, TooLarge, Unauthenticated
+from astraconsole.errors import AstraError, BadRequest, MalformedBody, TooLarge, TooManyRequests, Unauthenticated
 from astraconsole.json_bodies import read_json, read_reason
 from astraconsole.urls import handler400 as handler400
 from astraconsole.urls import handler403 as handler403
@@ -90,7 +90,8 @@ def assert_shape(answer: Any, status: int, code: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("kind", list(error_classes()), ids=lambda kind: kind.__name__)
 def test_every_error_class_is_rendered_in_the_one_shape(kind: type[AstraError]) -> None:
-    error = kind("a sentence", [{"field": "spec.machines", "rule": "must be positive"}])
+    error = kind("a sentence", retry_after=5) if kind is TooManyRequests else kind("a sentence")
+    error.detail = [{"field": "spec.machines", "rule": "must be positive"}]
     answer = web.error_response(RequestFactory().get("/api/v1/x"), error)
     assert answer.status_code == kind.status
     assert json.loads(answer.content) == {
