@@ -6,11 +6,12 @@ from datetime import datetime
 
 from django.db import IntegrityError, transaction
 
-from astraconsole.errors import Conflict, Detail, ValidationError
+from astraconsole.errors import Conflict, Detail, NotFound, ValidationError
 from astraconsole.tenancy import audit
 from astraconsole.tenancy.audit import Did, Kind
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
+from astraconsole.tenancy.services import hold
 from machines import dispatch
 from machines.data_names import NAME_RULE, is_data_name
 from machines.models import Credential, Provider
@@ -43,6 +44,7 @@ def save_credential(
 
 
 def _create(access: Access, name: str, provider: str, reference: str, now: datetime) -> Credential:
+    hold(access.workspace)
     if access.workspace.credentials.count() >= CREDENTIALS_MAX:
         raise Conflict(f"the workspace has {CREDENTIALS_MAX} credentials, the most it can have")
     try:
@@ -65,9 +67,11 @@ def _create(access: Access, name: str, provider: str, reference: str, now: datet
 
 @transaction.atomic
 def remove_credential(access: Access, credential: Credential, now: datetime) -> None:
-    """Raises Forbidden. Whether a run uses it is `runs.services.credentials`' to know."""
+    """Raises Forbidden, NotFound: somebody else may have removed it. Whether a run uses it is
+    `runs.services.credentials`' to know."""
     access.require(Action.MANAGE)
-    credential.delete()
+    if not credential.delete()[0]:
+        raise NotFound(f"the workspace has no credential {credential.name}")
     audit.record(access, Kind.CREDENTIAL, credential.name, Did.REMOVED, "", now)
     dispatch.data_changed(access.workspace.pk)
 

@@ -7,11 +7,12 @@ from urllib.parse import urlsplit
 
 from django.db import IntegrityError, transaction
 
-from astraconsole.errors import Conflict, Detail, ValidationError
+from astraconsole.errors import Conflict, Detail, NotFound, ValidationError
 from astraconsole.tenancy import audit
 from astraconsole.tenancy.audit import Did, Kind
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
+from astraconsole.tenancy.services import hold
 from machines import dispatch
 from machines.data_names import NAME_RULE, is_data_name
 from machines.models import Volume, VolumeForm
@@ -40,6 +41,7 @@ def create_volume(access: Access, kind: DataKind, given: dict[str, Any], now: da
     """
     access.require(Action.MANAGE)
     columns = _checked(kind, given)
+    hold(access.workspace)
     if access.workspace.volumes.count() >= VOLUMES_MAX:
         raise Conflict(f"the workspace has {VOLUMES_MAX} drives and models, the most it can have")
     try:
@@ -57,10 +59,11 @@ def create_volume(access: Access, kind: DataKind, given: dict[str, Any], now: da
 
 @transaction.atomic
 def remove_volume(access: Access, volume: Volume, now: datetime) -> None:
-    """Machines remove their copies once no worker uses them. Raises Forbidden. Whether a run uses it is
-    `runs.services.volumes`' to know."""
+    """Machines remove their copies once no worker uses them. Raises Forbidden, NotFound: somebody else may have
+    removed it. Whether a run uses it is `runs.services.volumes`' to know."""
     access.require(Action.MANAGE)
-    volume.delete()
+    if not volume.delete()[0]:
+        raise NotFound(f"the workspace has no {volume.kind} {volume.name}")
     audit.record(access, Kind(volume.kind), volume.name, Did.REMOVED, "", now)
     dispatch.data_changed(access.workspace.pk)
 

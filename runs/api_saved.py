@@ -191,9 +191,8 @@ def disable_schedule(request: HttpRequest, org: str, ws: str, schedule: str) -> 
 
 def _set_enabled(request: HttpRequest, org: str, ws: str, name: str, enabled: bool) -> HttpResponse:
     access = access_of(request, org, ws, Action.WRITE)
-    schedule = saved_queries.get_schedule(access, name)
-    scheduling.set_enabled(access, schedule, enabled, timezone.now())
-    return json_response(_schedule(schedule))
+    scheduling.set_enabled(access, saved_queries.get_schedule(access, name), enabled, timezone.now())
+    return json_response(_schedule(saved_queries.get_schedule(access, name)))
 
 
 def _schedule(schedule: "Schedule") -> dict[str, Any]:

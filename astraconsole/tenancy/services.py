@@ -76,6 +76,11 @@ def _note_use(token_id: int, last_used_at: datetime | None, now: datetime) -> No
         ApiToken.objects.filter(stale, pk=token_id).update(last_used_at=now)
 
 
+def hold(workspace: Workspace) -> None:
+    """Until the transaction ends nobody else holds it: what is counted and looked up in it stays so."""
+    Workspace.objects.select_for_update(no_key=True).get(pk=workspace.pk)
+
+
 @transaction.atomic
 def add_member(access: Access, who: str, role: Role) -> Membership:
     """`who`: a user name or an e-mail address. Raises Forbidden, ValidationError, Conflict."""
@@ -126,7 +131,7 @@ def remove_member(access: Access, membership_id: int) -> None:
 def _locked_member(access: Access, membership_id: int) -> Membership:
     """Under the workspace's lock, so that two admins cannot each remove the other."""
     access.require(Action.MANAGE)
-    Workspace.objects.select_for_update().get(pk=access.workspace.pk)
+    hold(access.workspace)
     membership = access.workspace.memberships.select_related("user").filter(pk=membership_id).first()
     if membership is None:
         raise NotFound("there is no such member")

@@ -12,12 +12,13 @@ from typing import Any
 
 from django.db import transaction
 
-from astraconsole.errors import AlreadyEnded, AstraError, Forbidden, JobAlreadyExists
+from astraconsole.errors import AlreadyEnded, AstraError, Forbidden, JobAlreadyExists, NotFound
 from astraconsole.tenancy import audit
 from astraconsole.tenancy.audit import Did, Kind
 from astraconsole.tenancy.models import Membership
 from astraconsole.tenancy.permissions import Action, Role
 from astraconsole.tenancy.queries import Access
+from astraconsole.tenancy.services import hold
 from runs import saved_queries
 from runs.cron import latest_due, upcoming
 from runs.models import Firing, Run, Schedule
@@ -25,6 +26,7 @@ from runs.queries import get_namespace
 from runs.saved import Outcome, Overlap, ScheduleFields
 from runs.services.stopping import stop_run
 from runs.services.submit import submit_run
+from runs.services.templates import require_room
 from runs.spec import parse_run
 
 BATCH = 200
@@ -39,9 +41,11 @@ def save_schedule(access: Access, fields: ScheduleFields, now: datetime) -> tupl
     """The schedule, and whether it is new: one of this name is replaced, and goes on counting its runs. Its runs are
     this person's from now on.
 
-    Raises Forbidden, NotFound (no such cluster), and what its specification breaks.
+    Raises Forbidden, NotFound (no such cluster), Conflict (too many), and what its specification breaks.
     """
     access.require(Action.WRITE)
+    hold(access.workspace)
+    require_room(Schedule.objects.filter(workspace=access.workspace), fields.name, "schedules")
     namespace = get_namespace(access, fields.cluster)
     parse_run(_body(fields.name, 1, fields.spec))
     values = {
@@ -69,8 +73,10 @@ def next_time(cron: str, zone: str, now: datetime) -> datetime | None:
 
 @transaction.atomic
 def set_enabled(access: Access, schedule: Schedule, enabled: bool, now: datetime) -> None:
-    """Enabled again it goes on with the next time from now. Asking again changes nothing. Raises Forbidden."""
+    """Enabled again it goes on with the next time from now. Asking again changes nothing. Raises Forbidden,
+    NotFound."""
     access.require(Action.WRITE)
+    schedule = _locked(schedule)
     if schedule.enabled != enabled:
         schedule.enabled = enabled
         schedule.next_at = next_time(schedule.cron, schedule.zone, now) if enabled else None
@@ -80,21 +86,28 @@ def set_enabled(access: Access, schedule: Schedule, enabled: bool, now: datetime
 
 @transaction.atomic
 def remove_schedule(access: Access, schedule: Schedule, now: datetime) -> None:
-    """Its runs stay. Raises Forbidden."""
+    """Its runs stay. Raises Forbidden, NotFound."""
     access.require(Action.WRITE)
-    schedule.delete()
+    _locked(schedule).delete()
     audit.record(access, Kind.SCHEDULE, schedule.name, Did.REMOVED, "", now)
 
 
 def run_now(access: Access, schedule: Schedule, now: datetime) -> Firing:
-    """Beside its timetable, whatever its overlap policy says. Raises Forbidden, and what submitting raises."""
+    """Beside its timetable, whatever its overlap policy says. Raises Forbidden, NotFound, what submitting raises."""
     access.require(Action.WRITE)
     with transaction.atomic():
-        locked = (
-            Schedule.objects.select_for_update(of=("self",)).select_related("namespace__cluster").get(pk=schedule.pk)
-        )
+        locked = _locked(schedule)
         run = _submit(access, locked, now)
         return _record(locked, now, now, Outcome.STARTED, f"Started by {access.actor}", access.actor, run)
+
+
+def _locked(schedule: Schedule) -> Schedule:
+    """Its row as it is now, locked. Raises NotFound: it may have been removed since it was read."""
+    rows = Schedule.objects.select_for_update(of=("self",)).select_related("namespace__cluster")
+    found = rows.filter(pk=schedule.pk).first()
+    if found is None:
+        raise NotFound(f"the workspace has no schedule {schedule.name}")
+    return found
 
 
 # ---- due ----
@@ -216,11 +229,10 @@ def _set_aside(schedule_id: int, message: str, now: datetime) -> None:
     if schedule is None:
         return
     try:
-        schedule.next_at = next_time(schedule.cron, schedule.zone, now)
+        next_at = next_time(schedule.cron, schedule.zone, now)
     except ValueError as error:
-        schedule.next_at, message = None, str(error)
-    schedule.error = message
-    schedule.save(update_fields=["next_at", "error"])
+        next_at, message = None, str(error)
+    Schedule.objects.filter(pk=schedule_id).update(next_at=next_at, error=message)
 
 
 def _body(name: str, number: int, spec: str) -> dict[str, Any]:
