@@ -31,12 +31,22 @@ def _no_data() -> str:
     return "" if TEST_DATA.is_dir() else f"no test data at {TEST_DATA} (ASTRA_TEST_DATA names another folder)"
 
 
+def _no_mount() -> str:
+    return "" if os.geteuid() == 0 else "only root can mount a small disk"
+
+
+def _no_faketime() -> str:
+    return "" if shutil.which("faketime") else "not installed: faketime (see tests/install)"
+
+
 # Marker → why its tests cannot run here, or "".
 NEEDS: dict[str, Callable[[], str]] = {
     "engine": _no_engine,
     "browser": _no_browser,
     "data": _no_data,
     "prometheus": _no_prometheus,
+    "mount": _no_mount,
+    "faketime": _no_faketime,
 }
 
 

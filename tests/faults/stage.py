@@ -46,6 +46,7 @@ SERVICES = {
     "redis": "redis-server",
     "postgres": "postgres -D",
 }
+AGENT = (sys.executable, "-m", "machines.agent.main")
 LIVE = "SELECT count(*) FROM runs_attempt WHERE released_at IS NULL"
 
 
@@ -69,10 +70,14 @@ class Host:
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")
 
+    def join(self, console: str) -> None:
+        place = ["--name", self.name, "--state-dir", str(self.state)]
+        join = ["--console", console, "--join-token-file", str(self.folder / "token-to-join")]
+        subprocess.run([*AGENT, "join", *place, *join], cwd=ROOT, check=True, capture_output=True)
+
     def start(self) -> None:
         place = ["--console", self.console, "--name", self.name, "--state-dir", str(self.state)]
-        join = ["--join-token-file", str(self.folder / "token-to-join")]
-        command = [*self.wrapper, sys.executable, "-m", "machines.agent.main", "run", *place, *join, *self.options]
+        command = [*self.wrapper, *AGENT, "run", *place, *self.options]
         with (self.folder / "log").open("ab") as log:
             environment = dict(os.environ) | dict(self.env)
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
@@ -89,13 +94,13 @@ class Host:
     def kill_all(self) -> None:
         """The agent, its keeper and every worker: as a machine that loses its power."""
         self.kill()
-        for pid, _ in processes_of(self.folder, 0):
+        for pid, _ in processes_below(self.folder):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def processes(self) -> list[str]:
         """Command lines of what runs for its attempts."""
-        return [line for pid, line in processes_of(self.folder, 0) if "keeper" not in line and "agent.main" not in line]
+        return [line for pid, line in processes_below(self.folder) if "keeper" not in line and "agent.main" not in line]
 
 
 @dataclass
@@ -119,6 +124,7 @@ class Stage:
         )
         (folder / "token-to-join").write_text(token)
         host = self.hosts[name] = Host(name, folder, console or self.console.url, options, **more)
+        host.join(self.console.url)
         host.start()
         self.until(lambda: self.machine(name)["status"]["state"] == "Ready")
         return host
@@ -267,6 +273,11 @@ class Stage:
             assert last[worker] == state
 
 
+def processes_below(folder: Path) -> list[tuple[int, str]]:
+    """What names the folder or works in it."""
+    return processes_of(folder, parent=-1)
+
+
 @contextmanager
 def stage(*options: str, env: Mapping[str, str] | None = None) -> Iterator[Stage]:
     """A console without machines of its own, audited from its first moment."""
@@ -296,7 +307,7 @@ def _end(made: Stage) -> None:
                 host.process.send_signal(signal.SIGCONT)
             host.kill_all()
     deadline = time.monotonic() + 10
-    while processes_of(made.folder, 0) and time.monotonic() < deadline:
+    while processes_below(made.folder) and time.monotonic() < deadline:
         time.sleep(0.05)
 
 

@@ -72,7 +72,7 @@ class Edges:
         n = self.number
         self.submit("forgetting", "echo over")
         self.submit("running", f"echo one; await running-{n}; echo two; exit 7", requested_resources=_gpus(1))
-        saves = f"trap 'await stopping-{n}; echo saved; exit' TERM; echo one; while :; do sleep .05; done"
+        saves = f"trap 'await stopping-{n}; echo saved; exit 0' TERM; echo one; while :; do sleep .05; done"
         self.submit("stopping", f"exec 2>/dev/null; {saves}")
         waits = [{"external_secret_name": f"late-{n}", "env_vars": {"value": "WORD"}}]
         self.submit("preparing", 'test "$WORD" = late && echo once', secret_refs=waits)
