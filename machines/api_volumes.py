@@ -87,7 +87,7 @@ class ModelList(TypedDict):
 def _body(kind: DataKind) -> dict[str, Any]:
     properties: dict[str, Any] = {name: {"type": "string"} for name in fields_of(kind)}
     properties["name"] = {"type": "string", "description": NAME_RULE}
-    properties["kind"] = {"type": "string", "enum": FORMS}
+    properties["kind"] = {"type": "string", "enum": list(FORMS)}
     properties["source"] = {"type": "string", "maxLength": SOURCE_LENGTH}
     if "read_only" in properties:
         properties["read_only"] = {"type": "boolean"}

@@ -14,6 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from astraconsole.errors import AstraError, ValidationError
+from astraconsole.tenancy.pages import ask, context_of
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
@@ -24,6 +25,9 @@ from runs.services.draining import drain_machine
 if TYPE_CHECKING:
     from machines.models import Gpu, Machine
 
+CORDONING = "It gets no new work. What it runs goes on."
+DRAINING = "It gets no new work. What it runs is stopped, with its grace, and queued again at no cost to its retries."
+REMOVING = "Its token stops working, its agent stops what it runs, and that work starts again elsewhere."
 SKEW_SHOWN = 2.0  # seconds: less is the network
 
 
@@ -124,30 +128,34 @@ def machine(request: HttpRequest, org: str, ws: str, cluster: str, name: str) ->
 
 @require_http_methods(["GET", "POST"])
 def cordon(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
-    return _close(request, _machine(request, org, ws, cluster, name), "cordon", services.cordon, "takes no new work")
+    return _close(
+        request, _machine(request, org, ws, cluster, name), "cordon", CORDONING, services.cordon, "takes no new work"
+    )
 
 
 @require_http_methods(["GET", "POST"])
 def drain(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
     done = "takes no new work, and gives back what it runs"
-    return _close(request, _machine(request, org, ws, cluster, name), "drain", drain_machine, done)
+    return _close(request, _machine(request, org, ws, cluster, name), "drain", DRAINING, drain_machine, done)
 
 
 def _close(
     request: HttpRequest,
     of: "tuple[Access, Machine]",
     what: str,
+    consequence: str,
     service: "Callable[[Access, Machine, str, datetime], None]",
     done: str,
 ) -> HttpResponse:
     """Ask for a reason, and take the machine out of service with it."""
     access, machine = of
+    asked = {"consequence": consequence, "asks_reason": "shown to everybody", "reason_required": True}
     if request.method == "GET":
-        return _ask(request, access, machine, what)
+        return _ask(request, access, machine, what, what.capitalize(), **asked)
     try:
         service(access, machine, request.POST.get("reason", ""), timezone.now())
     except ValidationError as error:
-        return _ask(request, access, machine, what, error=error)
+        return _ask(request, access, machine, what, what.capitalize(), error=error, **asked)
     messages.success(request, f"{machine.name} {done}")
     return redirect("machines", *_args(access))
 
@@ -163,11 +171,23 @@ def uncordon(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -
 @require_http_methods(["GET", "POST"])
 def remove(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> HttpResponse:
     access, machine = _machine(request, org, ws, cluster, name)
-    if request.method == "GET":
-        return _ask(request, access, machine, "remove")
-    services.remove(access, machine)
-    messages.success(request, f"{name} was removed")
-    return redirect("machines", org, ws)
+    typed = request.POST.get("typed", "").strip()
+    if request.method == "POST" and typed == name:
+        services.remove(access, machine)
+        messages.success(request, f"{name} was removed")
+        return redirect("machines", org, ws)
+    return _ask(
+        request,
+        access,
+        machine,
+        "remove",
+        "Remove machine",
+        consequence=REMOVING,
+        warning="The logs on it are lost.",
+        typed=name,
+        typed_error=f"{typed or 'nothing'} is not its name" if request.method == "POST" else "",
+        dangerous=True,
+    )
 
 
 def _machine(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> "tuple[Access, Machine]":
@@ -177,12 +197,17 @@ def _machine(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -
     return access, queries.get_machine(access, cluster, name)
 
 
-def _ask(
-    request: HttpRequest, access: Access, machine: "Machine", what: str, error: AstraError | None = None
-) -> HttpResponse:
-    context = _context(access, machine=machine, what=what, error=error, back=reverse("machines", args=_args(access)))
-    template = "machines/_ask.html" if is_partial(request) else "machines/ask.html"
-    return render(request, template, context, status=error.status if error else 200)
+def _ask(request: HttpRequest, access: Access, machine: "Machine", what: str, verb: str, **more: Any) -> HttpResponse:
+    return ask(
+        request,
+        access,
+        section=("Machines", "machines"),
+        name=machine.name,
+        question=f"{what.capitalize()} {machine.name}?",
+        verb=verb,
+        back=reverse("machine", args=[*_args(access), machine.cluster.slug, machine.name]),
+        **more,
+    )
 
 
 def _args(access: Access) -> list[str]:
@@ -190,6 +215,4 @@ def _args(access: Access) -> list[str]:
 
 
 def _context(access: Access, **more: Any) -> dict[str, Any]:
-    org, ws = _args(access)
-    may_add = access.user.is_staff or access.allows(Action.MANAGE)
-    return {"access": access, "org": org, "ws": ws, "may_add": may_add, **more}
+    return context_of(access, may_add=access.user.is_staff or access.allows(Action.MANAGE), **more)

@@ -1,14 +1,14 @@
 """Pages of a workspace's credentials: what there is, whether its machines can fetch it; adding, replacing, removing."""
 
-from typing import Any
-
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 
 from astraconsole.errors import AstraError
+from astraconsole.tenancy.pages import ask, context_of
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
@@ -47,8 +47,7 @@ def _list(
 ) -> HttpResponse:
     rules = {entry["field"]: entry["rule"] for entry in error.detail} if error else {}
     views = views_of(access, queries.credentials_of(access))
-    context = _context(access, views=views, given=given or {}, error=error, rules=rules, providers=PROVIDERS)
-    context["api"] = request.build_absolute_uri("/api/v1")
+    context = context_of(access, views=views, given=given or {}, error=error, rules=rules, providers=PROVIDERS)
     template = "credentials/_list.html" if is_partial(request) else "credentials/list.html"
     return render(request, template, context, status=error.status if error else 200)
 
@@ -59,7 +58,7 @@ def credential(request: HttpRequest, org: str, ws: str, name: str) -> HttpRespon
     access = get_access(request.user, org, ws)
     (view,) = views_of(access, [queries.get_credential(access, name)])
     template = "credentials/_credential.html" if is_partial(request) else "credentials/credential.html"
-    return render(request, template, _context(access, view=view, api=request.build_absolute_uri("/api/v1")))
+    return render(request, template, context_of(access, view=view))
 
 
 @require_http_methods(["GET", "POST"])
@@ -78,18 +77,17 @@ def remove_credential(request: HttpRequest, org: str, ws: str, name: str) -> Htt
 
 
 def _ask(request: HttpRequest, access: Access, name: str, error: AstraError | None = None) -> HttpResponse:
-    template = "credentials/_ask.html" if is_partial(request) else "credentials/ask.html"
-    context = _context(access, name=name, error=error)
-    return render(request, template, context, status=error.status if error else 200)
-
-
-def _context(access: Access, **more: Any) -> dict[str, Any]:
     workspace = access.workspace
-    may_manage = access.allows(Action.MANAGE)
-    return {
-        "access": access,
-        "org": workspace.organisation.slug,
-        "ws": workspace.slug,
-        "may_manage": may_manage,
-        **more,
-    }
+    return ask(
+        request,
+        access,
+        section=("Credentials", "credentials"),
+        name=name,
+        question=f"Remove {name}?",
+        consequence="Workers that start later and need it wait until there is a credential of this name again.",
+        warning="What machines fetch it from is left as it is.",
+        verb="Remove credential",
+        back=reverse("credential", args=[workspace.organisation.slug, workspace.slug, name]),
+        error=error,
+        dangerous=True,
+    )

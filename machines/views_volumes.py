@@ -8,24 +8,20 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_GET, require_http_methods
 
 from astraconsole.errors import AstraError
+from astraconsole.tenancy.pages import ask, context_of
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from machines import queries
 from machines.fillings import views_of
 from machines.protocol import DataKind
-from machines.volumes import create_volume, fields_of
+from machines.volumes import FORMS, create_volume, fields_of
 from runs.services.volumes import delete_volume
-
-FORMS = (
-    ("copy", "Copy of a remote source"),
-    ("folder", "Folder of the machine"),
-    ("nfs", "Folder of a file server (NFS)"),
-)
 
 
 @require_http_methods(["GET", "POST"])
@@ -57,7 +53,7 @@ def _list(
     rules = {entry["field"]: entry["rule"] for entry in error.detail} if error else {}
     views = views_of(access, queries.volumes_of(access, kind))
     context = _context(
-        access, kind, views=views, given=given or {"kind": "copy"}, error=error, rules=rules, forms=FORMS
+        access, kind, views=views, given=given or {"kind": "copy"}, error=error, rules=rules, forms=FORMS.items()
     )
     template = "volumes/_list.html" if is_partial(request) else "volumes/list.html"
     return render(request, template, context, status=error.status if error else 200)
@@ -90,21 +86,33 @@ def remove(request: HttpRequest, org: str, ws: str, name: str, kind: DataKind) -
 def _ask(
     request: HttpRequest, access: Access, kind: DataKind, name: str, error: AstraError | None = None
 ) -> HttpResponse:
-    template = "volumes/_ask.html" if is_partial(request) else "volumes/ask.html"
-    context = _context(access, kind, name=name, error=error)
-    return render(request, template, context, status=error.status if error else 200)
+    workspace = access.workspace
+    return ask(
+        request,
+        access,
+        section=(_title(kind), f"{kind}s"),
+        name=name,
+        question=f"Remove {name}?",
+        consequence="Machines remove their copies of it once no worker uses them.",
+        warning="What it was copied from, and a folder of a machine or of a file server, are left as they are.",
+        verb=f"Remove {kind}",
+        back=reverse(kind.value, args=[workspace.organisation.slug, workspace.slug, name]),
+        error=error,
+        dangerous=True,
+    )
 
 
 def _context(access: Access, kind: DataKind, **more: Any) -> dict[str, Any]:
-    return {
-        "access": access,
-        "org": access.workspace.organisation.slug,
-        "ws": access.workspace.slug,
-        "may_manage": access.allows(Action.MANAGE),
-        "kind": kind.value,
-        "list_route": f"{kind}s",
-        "remove_route": f"remove_{kind}",
-        "title": f"{kind.capitalize()}s",
-        "icon": "circle-stack" if kind is DataKind.DRIVE else "cube",
+    return context_of(
+        access,
+        kind=kind.value,
+        list_route=f"{kind}s",
+        remove_route=f"remove_{kind}",
+        title=_title(kind),
+        icon="circle-stack" if kind is DataKind.DRIVE else "cube",
         **more,
-    }
+    )
+
+
+def _title(kind: DataKind) -> str:
+    return f"{kind.capitalize()}s"

@@ -20,7 +20,7 @@ from machines.protocol import DataKind
 
 VOLUMES_MAX = 500  # of one workspace, drives and models together: its machines are told all of them
 SOURCE_LENGTH, ENDPOINT_LENGTH, VERSION_LENGTH = 1000, 300, 63
-FORMS = list(VolumeForm.values)
+FORMS: dict[str, str] = dict(VolumeForm.choices)  # with their labels
 SCHEMES = ("s3", "gs", "http", "https", "file")
 CREDENTIAL_SCHEMES = ("s3", "gs", "http", "https")
 DRIVE_FIELDS = ("name", "kind", "source", "read_only", "credential", "checksum", "endpoint")

@@ -75,7 +75,7 @@ PAGES: dict[str, dict[str, Action]] = {
     f"{WS}/credentials/<str:name>/remove": {"GET": MANAGE, "POST": MANAGE},
     f"{WS}/members": {"GET": READ, "POST": MANAGE},
     f"{WS}/members/<int:member_id>/role": {"POST": MANAGE},
-    f"{WS}/members/<int:member_id>/remove": {"POST": MANAGE},
+    f"{WS}/members/<int:member_id>/remove": {"GET": MANAGE, "POST": MANAGE},
 }
 
 # Pages of a person, whatever their workspaces.

@@ -334,6 +334,16 @@ def test_the_last_admin_stays(workspace: Workspace) -> None:
     assert [member.user for member in workspace.memberships.all()] == [bob]
 
 
+def test_removing_a_member_asks_first(workspace: Workspace) -> None:
+    bob = person("bob", workspace, Role.EDITOR)
+    client, page = signed_in(person("ada", workspace, Role.ADMIN)), "/o/acme/w/vision/members"
+    address = f"{page}/{bob.memberships.get().pk}/remove"
+    assert "Remove bob?" in client.get(address).content.decode()
+    assert bob.memberships.exists()
+    assert client.post(address).headers["Location"] == page
+    assert not bob.memberships.exists()
+
+
 def test_the_members_page_says_why_the_last_admin_stays(workspace: Workspace) -> None:
     ada = person("ada", workspace, Role.ADMIN)
     member = ada.memberships.get()

@@ -208,6 +208,11 @@ def test_the_form_adds_a_drive_and_keeps_what_was_typed_when_it_is_refused(world
     assert "version 1" in client.get(f"{PAGES}/models/new").content.decode()
 
 
+def test_the_commands_of_the_pages_name_this_console(world: World) -> None:
+    page = signed_in(world).get(f"{PAGES}/drives").content.decode()
+    assert f'curl -sS "http://testserver{WORKSPACE}/drives"' in page
+
+
 def test_removing_asks_first_and_names_the_runs_that_keep_it(world: World) -> None:
     client = signed_in(world)
     template = {"model_refs": [{"name": "imagenet"}]}

@@ -59,6 +59,13 @@ def event_name(event: Any, org: str, ws: str) -> SafeString:
     return format_html('<a href="{}">{}</a>', reverse(route, args=[org, ws, *names]), event.name)
 
 
+@register.simple_tag(takes_context=True)
+def api(context: Context) -> str:
+    """Where the JSON API is, for whoever reads this page."""
+    address: str = context["request"].build_absolute_uri("/api/v1")
+    return address
+
+
 @register.filter
 def moment(text: str | None) -> datetime | None:
     """A time that was stored as text (`last_failure.failed_at`)."""
@@ -124,8 +131,8 @@ NAVIGATION: tuple[tuple[str, tuple[Item, ...]], ...] = (
                 "Runs", "runs", "play", frozenset({"run", "worker", "new_run", "stop_run", "delete_run", "stop_worker"})
             ),
             Item("Templates", "templates", "document-duplicate", frozenset({"save_template", "remove_template"})),
-            Item("Events", "events", "bars-3-bottom-left"),
             Item("Schedules", "schedules", "clock", frozenset({"schedule", "new_schedule", "remove_schedule"})),
+            Item("Events", "events", "bars-3-bottom-left"),
         ),
     ),
     (

@@ -83,6 +83,14 @@ def members_of(access: Access) -> QuerySet[Membership]:
     return access.workspace.memberships.select_related("user").order_by("user__username")
 
 
+def get_member(access: Access, membership_id: int) -> Membership:
+    """Raises NotFound."""
+    membership = members_of(access).filter(pk=membership_id).first()
+    if membership is None:
+        raise NotFound("there is no such member")
+    return membership
+
+
 def tokens_of(user: User) -> QuerySet[ApiToken]:
     """The person's tokens that still work, newest first."""
     return user.api_tokens.filter(revoked_at=None).order_by("-created_at", "-id")

@@ -6,6 +6,7 @@ from django.contrib.auth.views import LoginView, LogoutView
 from django.forms import Form
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
@@ -13,8 +14,9 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from astraconsole.errors import AstraError, Conflict, Unauthenticated, ValidationError
 from astraconsole.tenancy.forms import LimitedTries, MemberForm, RoleForm, TokenForm
 from astraconsole.tenancy.models import User
+from astraconsole.tenancy.pages import ask, context_of
 from astraconsole.tenancy.permissions import ROLE_CHOICES, Action
-from astraconsole.tenancy.queries import Access, get_access, members_of, tokens_of, workspaces_of
+from astraconsole.tenancy.queries import Access, get_access, get_member, members_of, tokens_of, workspaces_of
 from astraconsole.tenancy.services import add_member, change_role, create_token, remove_member, revoke_token
 
 
@@ -101,9 +103,22 @@ def member_role(request: HttpRequest, org: str, ws: str, member_id: int) -> Http
     return redirect("members", org, ws)
 
 
-@require_POST
+@require_http_methods(["GET", "POST"])
 def member_remove(request: HttpRequest, org: str, ws: str, member_id: int) -> HttpResponse:
     access = get_access(request.user, org, ws)
+    access.require(Action.MANAGE)
+    if request.method == "GET":
+        name = get_member(access, member_id).user.username
+        return ask(
+            request,
+            access,
+            section=("Members", "members"),
+            question=f"Remove {name}?",
+            consequence=f"{name} no longer sees this workspace. What they have started goes on.",
+            verb="Remove member",
+            back=reverse("members", args=[org, ws]),
+            dangerous=True,
+        )
     try:
         remove_member(access, member_id)
     except Conflict as error:
@@ -112,14 +127,7 @@ def member_remove(request: HttpRequest, org: str, ws: str, member_id: int) -> Ht
 
 
 def _members_page(request: HttpRequest, access: Access, form: Form, error: AstraError | None = None) -> HttpResponse:
-    context = {
-        "access": access,
-        "members": members_of(access),
-        "may_manage": access.allows(Action.MANAGE),
-        "form": form,
-        "roles": ROLE_CHOICES,
-        "error": error,
-    }
+    context = context_of(access, members=members_of(access), form=form, roles=ROLE_CHOICES, error=error)
     return render(request, "tenancy/members.html", context, status=error.status if error else _status(form))
 
 

@@ -13,17 +13,19 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from astraconsole.errors import AstraError, BadRequest
 from astraconsole.json_bodies import valid_reason
+from astraconsole.tenancy.pages import ask
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from runs import queries
 from runs.services import deleting, stopping
 from runs.units import counted
-from runs.views.asking import ask
 
 if TYPE_CHECKING:
     from runs.models import Run
 
 BULK_MAX = 200
+RUNS = ("Runs", "runs")
+REASON_KEPT = "optional; its history keeps it"
 LOST_LOGS = "Its record and logs go with it: download what you need first. There is no undo."
 
 
@@ -37,14 +39,14 @@ def stop_run(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -
     return ask(
         request,
         access,
+        section=RUNS,
         name=name,
         question=f"Stop {name}?",
         consequence=_consequence([run]),
         warning="Its record and logs stay.",
         verb="Stop run",
-        action=request.path,
         back=reverse("run", args=[org, ws, cluster, name]),
-        asks_reason=True,
+        asks_reason=REASON_KEPT,
     )
 
 
@@ -59,12 +61,12 @@ def delete_run(request: HttpRequest, org: str, ws: str, cluster: str, name: str)
     return ask(
         request,
         access,
+        section=RUNS,
         name=name,
         question=f"Delete {name}?",
         consequence=_consequence([run]),
         warning=LOST_LOGS,
         verb="Delete run",
-        action=request.path,
         back=reverse("run", args=[org, ws, cluster, name]),
         typed=name,
         typed_error=f"{typed or 'nothing'} is not its name" if request.method == "POST" else "",
@@ -84,14 +86,14 @@ def stop_worker(request: HttpRequest, org: str, ws: str, cluster: str, name: str
     return ask(
         request,
         access,
+        section=RUNS,
         name=name,
         question=f"Stop {name}?",
         consequence="It ends Cancelled and is not restarted; the run's other workers go on.",
         warning="Its record and log stay.",
         verb="Stop worker",
-        action=request.path,
         back=reverse("worker", args=[org, ws, cluster, name]),
-        asks_reason=True,
+        asks_reason=REASON_KEPT,
     )
 
 
@@ -120,12 +122,12 @@ def bulk(request: HttpRequest, org: str, ws: str) -> HttpResponse:
         return ask(
             request,
             access,
+            section=RUNS,
             question=f"{what}?",
             names=[run.name for run in runs],
             consequence=_consequence(runs),
             warning=warning,
             verb=what,
-            action=request.path,
             back=reverse("runs", args=[org, ws]),
             picked=[f"{run.namespace.cluster.slug}/{run.name}" for run in runs],
             do=do,

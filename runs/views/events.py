@@ -8,13 +8,12 @@ from django.shortcuts import render
 from django.views.decorators.http import require_GET
 
 from astraconsole.errors import ValidationError
-from astraconsole.tenancy.permissions import Action
+from astraconsole.tenancy.pages import context_of
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from runs import event_queries
 from runs.event_positions import parse_position
 from runs.event_queries import KINDS, Wanted
-from runs.views.context import context_of
 
 PAGE = 100
 FILTERS = ("name", "kind", "actor")
@@ -31,7 +30,6 @@ def events(request: HttpRequest, org: str, ws: str) -> HttpResponse:
         found = {"events": [], "next": "", "error": error}
     here = _query(**given, after=after)
     context = context_of(access, given=given, after=after, here=here, newest=_query(**given), kinds=KINDS, **found)
-    context |= {"may_manage": access.allows(Action.MANAGE), "api": request.build_absolute_uri("/api/v1")}
     if not is_partial(request):
         return render(request, "events/list.html", context)
     response = render(request, "events/_list.html", context)

@@ -8,10 +8,10 @@ from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_GET
 
+from astraconsole.tenancy.pages import context_of
 from astraconsole.tenancy.queries import get_access
 from astraconsole.web import is_partial
 from runs.gpus import SeenGpu, gpus_for
-from runs.views.context import context_of
 
 LINES_SHOWN = 512
 
@@ -29,7 +29,6 @@ def gpus(request: HttpRequest, org: str, ws: str) -> HttpResponse:
         only_look="look" in request.GET,
         counts=_counts(found),
         simulated=any(seen.gpu.simulated for seen in found),
-        api=request.build_absolute_uri("/api/v1"),
         clusters=list(dict.fromkeys(seen.machine.cluster.slug for seen in found)),
     )
     return render(request, "runs/_gpus.html" if is_partial(request) else "runs/gpus.html", context)

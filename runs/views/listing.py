@@ -8,11 +8,11 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.http import require_GET
 
+from astraconsole.tenancy.pages import context_of
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from runs import queries
 from runs.state_machine import RunState
-from runs.views.context import context_of
 
 PAGE = 50
 GROUPS = ("active", "ended", "all")

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from astraconsole.errors import AstraError
 from astraconsole.json_bodies import parse_json
+from astraconsole.tenancy.pages import context_of
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from machines.queries import machines_for, names_of
@@ -21,7 +22,6 @@ from runs.names import RUN_NAME_MAX
 from runs.scheduling.changes import changed
 from runs.services.submit import submit_run
 from runs.spec import RunRequest, load_spec, parse_run
-from runs.views.context import context_of
 from runs.views.forecast import forecast
 from runs.views.templates import NOT_JSON, save_page, shown
 

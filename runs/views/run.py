@@ -9,6 +9,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from astraconsole.security import with_charts
+from astraconsole.tenancy.pages import context_of
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from machines.images import shown_reference
@@ -18,7 +19,6 @@ from runs.scheduling.pending import pending_details
 from runs.spec import load_spec
 from runs.state_machine import RUN_ENDED, RunState, WorkerState
 from runs.views import facts
-from runs.views.context import context_of
 from runs.views.failure import failure_of
 from runs.views.log_panel import run_log
 from runs.views.metrics import run_tab
@@ -37,7 +37,7 @@ def run(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> Htt
     found = queries.get_run(access, cluster, name)
     tab = request.GET.get("tab", "workers")
     tab = tab if tab in TABS else "workers"
-    context = context_of(access, cluster=cluster, run=found, tab=tab, api=request.build_absolute_uri("/api/v1"))
+    context = context_of(access, cluster=cluster, run=found, tab=tab)
     context |= _head(access, found) | _tab(request, access, found, tab)
     answer = render(request, "runs/_run.html" if is_partial(request) else "runs/run.html", context)
     return with_charts(answer) if tab == "metrics" else answer

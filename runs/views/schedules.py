@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 
 from astraconsole.errors import AstraError
 from astraconsole.json_bodies import parse_json
+from astraconsole.tenancy.pages import ask, context_of
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from runs import queries, saved_queries
@@ -22,8 +23,6 @@ from runs.cron import upcoming
 from runs.saved import Overlap, read_schedule
 from runs.services import schedules as timetables
 from runs.spec import load_spec
-from runs.views.asking import ask
-from runs.views.context import context_of
 from runs.views.templates import NOT_JSON, shown
 
 if TYPE_CHECKING:
@@ -50,8 +49,7 @@ def schedules(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     found = list(saved_queries.schedules_for(access))
     newest = saved_queries.newest_firings(found)
     rows = [Row(schedule, newest.get(schedule.pk)) for schedule in found]
-    api = request.build_absolute_uri("/api/v1")
-    return render(request, "schedules/list.html", context_of(access, rows=rows, api=api))
+    return render(request, "schedules/list.html", context_of(access, rows=rows))
 
 
 @require_GET
@@ -174,11 +172,11 @@ def remove_schedule(request: HttpRequest, org: str, ws: str, name: str) -> HttpR
     return ask(
         request,
         access,
+        section=("Schedules", "schedules"),
         name=name,
         question=f"Remove the schedule {name}?",
         consequence="It starts no more runs. Those that it has started stay as they are.",
         verb="Remove schedule",
-        action=request.path,
         back=reverse("schedule", args=[org, ws, name]),
         dangerous=True,
     )

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 
 from astraconsole.errors import AstraError
 from astraconsole.json_bodies import parse_json
+from astraconsole.tenancy.pages import ask, context_of
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from runs import queries, saved_queries
@@ -19,8 +20,6 @@ from runs.saved import read_template
 from runs.services.templates import remove_template as remove
 from runs.services.templates import save_template as save
 from runs.spec import load_spec
-from runs.views.asking import ask
-from runs.views.context import context_of
 
 FIELDS = ("name", "description", "spec")
 NOT_JSON = "this is not JSON that can be read"
@@ -29,8 +28,7 @@ NOT_JSON = "this is not JSON that can be read"
 @require_GET
 def templates(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     access = get_access(request.user, org, ws)
-    api = request.build_absolute_uri("/api/v1")
-    context = context_of(access, templates=saved_queries.templates_shown(access), api=api)
+    context = context_of(access, templates=saved_queries.templates_shown(access))
     return render(request, "templates/list.html", context)
 
 
@@ -87,11 +85,10 @@ def remove_template(request: HttpRequest, org: str, ws: str, template: str) -> H
     return ask(
         request,
         access,
-        name="Templates",
+        section=("Templates", "templates"),
         question=f"Remove the template {found.name}?",
         consequence="Runs that were started from it stay as they are.",
         verb="Remove template",
-        action=request.path,
         back=back,
         dangerous=True,
     )

@@ -8,6 +8,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_GET
 
 from astraconsole.security import with_charts
+from astraconsole.tenancy.pages import context_of
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from machines.images import shown_reference
@@ -16,7 +17,6 @@ from runs import queries, sentences
 from runs.spec import Probe, Probes, TaskTemplate, load_spec, template_of
 from runs.state_machine import ENDED, WorkerState
 from runs.views import facts
-from runs.views.context import context_of
 from runs.views.failure import failure_of
 from runs.views.log_panel import worker_log
 from runs.views.metrics import worker_tab
@@ -33,7 +33,7 @@ def worker(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> 
     found = queries.get_worker(access, cluster, name)
     tab = request.GET.get("tab", "log")
     tab = tab if tab in TABS else "log"
-    context = context_of(access, cluster=cluster, tab=tab, worker=found, api=request.build_absolute_uri("/api/v1"))
+    context = context_of(access, cluster=cluster, tab=tab, worker=found)
     context |= _head(access, found) | _tab(found, tab)
     if tab == "log" and not is_partial(request):
         context |= worker_log(request, found)

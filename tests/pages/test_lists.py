@@ -177,6 +177,16 @@ def test_a_cordon_needs_a_reason_and_shows_it() -> None:
     assert "Takes no new work" not in place.get("/machines")
 
 
+def test_removing_a_machine_needs_its_typed_name() -> None:
+    place = Place()
+    place.world.add_machine("gpu-07")
+    for typed in ("", "gpu-0"):
+        assert "is not its name" in place.post("/machines/gpu-east/gpu-07/remove", typed=typed).content.decode()
+    assert Machine.objects.get().state == "Ready"
+    place.post("/machines/gpu-east/gpu-07/remove", typed="gpu-07")
+    assert Machine.objects.get().state == "Removed"
+
+
 def test_a_drain_needs_a_reason_and_shows_how_far_it_is() -> None:
     place = Place(Role.ADMIN)
     assert "must have 1 to 300 characters" in place.post("/machines/gpu-east/gpu-07/drain").content.decode()
