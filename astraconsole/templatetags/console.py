@@ -153,7 +153,7 @@ NAVIGATION: tuple[tuple[str, tuple[Item, ...]], ...] = (
             Item("Drives", "drives", "circle-stack", frozenset({"drive", "remove_drive"})),
             Item("Models", "models", "cube", frozenset({"model", "remove_model"})),
             Item("Credentials", "credentials", "key", frozenset({"credential", "remove_credential"})),
-            Item("Members", "members", "users"),
+            Item("Members", "members", "users", frozenset({"member_remove"})),
         ),
     ),
 )
