@@ -182,6 +182,7 @@ def test_removing_a_machine_needs_its_typed_name() -> None:
     for typed in ("", "gpu-0"):
         assert "is not its name" in place.post("/machines/gpu-east/gpu-07/remove", typed=typed).content.decode()
     assert place.post("/machines/gpu-east/gpu-07/remove", typed="gpu-07").url == "/o/acme/w/vision/machines"
+    place.get("/machines")  # which says that it was
     assert "gpu-07" not in text_of(place.get("/machines"))
 
 
