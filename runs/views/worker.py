@@ -14,7 +14,7 @@ from astraconsole.web import is_partial
 from machines.images import shown_reference
 from machines.queries import credentials_of, volumes_of
 from runs import queries, sentences
-from runs.spec import Probe, Probes, TaskTemplate, load_spec, template_of
+from runs.spec import Probe, Probes, RunSpec, TaskTemplate, load_spec, template_of
 from runs.state_machine import ENDED, WorkerState
 from runs.views import facts
 from runs.views.failure import failure_of
@@ -59,7 +59,7 @@ def _head(access: Access, worker: "Worker") -> dict[str, Any]:
         "image": shown_reference(template.image),
         "probes": _probes(template.probes),
         "secrets": _secrets(template),
-        **_awaited(access, worker, template),
+        **_awaited(access, worker, spec, template),
         "mounts": _mounts(template, spec.code is not None),
         "sentence": _sentence(worker),
         "failure": failure_of(access, worker.run, worker) if worker.state == WorkerState.FAILED else None,
@@ -82,17 +82,17 @@ def _secrets(template: TaskTemplate) -> list[tuple[str, str]]:
     ]
 
 
-def _awaited(access: Access, worker: "Worker", template: TaskTemplate) -> dict[str, Any]:
+def _awaited(access: Access, worker: "Worker", spec: RunSpec, template: TaskTemplate) -> dict[str, Any]:
     """What its preparation waits for, and where to see how far that is: a credential, a drive or a model. One query
     where it waits for one, else none."""
     words = worker.reason.replace(":", " ").split() if worker.reason.lower().startswith("waiting for ") else []
-    if not words or worker.state in ENDED:
+    if not words or worker.state in ENDED or "engine" in words[:4]:  # what an engine waits for, no page tells
         return {}
     refs = [*template.secret_refs, *([template.registry_secret_ref] if template.registry_secret_ref else [])]
     named = {
         "credential": [ref.external_secret_name for ref in refs],
         "drive": [ref.name for ref in template.datavolume_refs],
-        "model": [ref.name for ref in template.model_refs],
+        "model": [ref.name for ref in template.model_refs] + ([spec.engine.model] if spec.engine else []),
     }
     kinds = ("credential",) if "secret" in words else ("model",) if "model" in words[:3] else ("drive", "model")
     for kind in kinds:

@@ -181,8 +181,27 @@ def test_a_worker_that_waits_for_data_leads_to_it(place: Place, sentence: str, k
     attempt = builders.place(run.workers.get(), place.machine, now=timezone.now())
     builders.report(attempt, (Phase.PREPARING, 1.0), waiting=sentence, at=timezone.now())
     assert f"the workspace has no {kind} of that name yet" in place.get("/workers/gpu-east/train-0")
+    builders.report(attempt, (Phase.PREPARING, 2.0), waiting="Waiting for data volume imagenet: the workspace has no …")
+    assert links_of(place.get("/workers/gpu-east/train-0"))["add one"].endswith(f"/{kind}s")
     given = {"name": "imagenet", "kind": "copy", "source": "s3://data/imagenet"}
     create_volume(builders.access(place.workspace, Role.ADMIN), kind, given, timezone.now())
     link = links_of(place.get("/workers/gpu-east/train-0"))["whether it is reachable or still copying"]
     assert link.endswith(f"/{kind}s/imagenet")
     assert place.client.get(link).status_code == 200
+
+
+def test_a_model_that_only_the_engine_needs_is_led_to_and_the_wait_for_the_engine_is_not(
+    place: Place, settings: Any
+) -> None:
+    settings.ENGINE_IMAGE = "engine:v1"
+    run = place.submit("chat", engine={"model": "llama"})
+    attempt = builders.place(run.workers.get(), place.machine, now=timezone.now())
+    builders.report(attempt, (Phase.PREPARING, 1.0), waiting="Waiting for model llama to be filled", at=timezone.now())
+    page = place.get("/workers/gpu-east/chat-0?tab=started")
+    assert links_of(page)["llama"].endswith("/models/llama")
+    assert "the workspace has no model of that name yet" in page
+    waits = "Waiting for the engine to serve llama"
+    builders.report(attempt, (Phase.PREPARING, 2.0), waiting=waits, at=timezone.now())
+    page = place.get("/workers/gpu-east/chat-0")
+    assert waits in page
+    assert "of that name yet" not in page

@@ -151,8 +151,8 @@ class ModelServer:
     async def _keep_last_words(self) -> None:
         with contextlib.suppress(*TROUBLE):
             words = await self._last_words()
-            if words:
-                OutputCopy(self._folder.output).add(b"[the end of the engine's log]\n" + words)
+            mark = b"[the end of the engine's log]\n" if words else b"[the engine printed nothing]\n"
+            OutputCopy(self._folder.output).add(mark + words)
 
     async def _last_words(self) -> bytes:
         decoder, newest = FrameDecoder(), deque[bytes](maxlen=LAST_LINES)

@@ -190,6 +190,7 @@ async def test_an_agent_that_was_killed_goes_on_with_the_engines_it_finds(consol
     engine.docker("rm", "--force", beside(removed))
     machine()
     assert await failed(console, orphan) == "The engine ended: Exited with code 137"
+    assert agent.output(orphan) == b"[the engine printed nothing]\n"
     assert await failed(console, removed) == "The engine ended: its container was removed"
     assert await console.ended(bereft.attempt) == (EndReason.EXITED, None)
     assert inspected(engine, beside(running))["Id"] == before[running.attempt]
