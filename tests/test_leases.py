@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from machines import leases, services
 from machines.leases import CHECK, DAPHNE, Alive, Lease
-from machines.models import Liveness, MachineState
+from machines.models import Liveness, Machine, MachineState
 from tests.fleet import NOON, a_cluster, a_machine, ago, an_order
 
 LENGTH = timedelta(seconds=30)
@@ -132,6 +132,20 @@ class TestExpireLeases:
         Liveness.objects.filter(kind=DAPHNE).update(seen_at=ago(60))
         services.record_alive("daphne:a:1", DAPHNE, NOON)
         assert services.expire_leases(NOON) == []
+
+    @pytest.mark.parametrize("jump", [300, -300])
+    def test_a_jump_of_the_consoles_clock_loses_no_machine_that_is_heard_and_finds_one_that_is_not(self, jump):
+        machine = a_machine(a_cluster(), last_seen_at=ago(2), connection="c1")
+        jumped = NOON + timedelta(seconds=jump)
+        lost = []
+        for second in range(0, 120, 5):
+            now = jumped + timedelta(seconds=second)
+            services.record_alive("daphne:a:1", DAPHNE, now)
+            lost.append(services.expire_leases(now))
+            if second < 60:
+                Machine.objects.filter(pk=machine.pk).update(last_seen_at=now)
+        silent_for = [second - 55 for second in range(0, 120, 5)]
+        assert [bool(found) for found in lost] == [seconds == 35 for seconds in silent_for]
 
     def test_rows_of_processes_long_dead_go(self):
         Liveness.objects.create(process="daphne:b:2", kind=DAPHNE, since=ago(200_000), seen_at=ago(100_000))

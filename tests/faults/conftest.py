@@ -5,9 +5,11 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+
+from tests.faults.stage import Stage, stage
 
 WHOLE = os.environ.get("FAULTS") == "whole"
 
@@ -21,6 +23,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.fixture(scope="package")
+def place() -> Iterator[Stage]:
+    """One console for all tests that count no machine as lost: each has machines of its own on it."""
+    with stage(env={"MACHINE_LEASE_SECONDS": "30"}) as made:
+        yield made
 
 
 @pytest.fixture

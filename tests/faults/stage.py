@@ -38,6 +38,7 @@ SETTINGS = {
     "STOP_GRACE_SECONDS": "5",
     "RESTART_BACKOFF_SECONDS": "1",
     "MACHINE_CORDON_FAILURES": "0",
+    "METRICS_SAMPLE_SECONDS": "2",  # how often a GPU's health is looked at, at most
 }
 SERVICES = {
     "celery-worker": "astraconsole worker",
@@ -60,6 +61,7 @@ class Host:
     options: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     wrapper: Sequence[str] = ()
+    agent: Sequence[str] = AGENT
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -77,7 +79,7 @@ class Host:
 
     def start(self) -> None:
         place = ["--console", self.console, "--name", self.name, "--state-dir", str(self.state)]
-        command = [*self.wrapper, *AGENT, "run", *place, *self.options]
+        command = [*self.wrapper, *self.agent, "run", *place, *self.options]
         with (self.folder / "log").open("ab") as log:
             environment = dict(os.environ) | dict(self.env)
             self.process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)

@@ -155,7 +155,6 @@ def test_a_gang_whose_member_loses_its_machine_gives_everything_back_and_starts_
     place.runs_to_its_end("lost", restarts=1)  # of all, as whenever a gang has lost a worker
 
 
-@pytest.mark.everyday
 def test_a_gang_that_is_not_ready_in_time_gives_everything_back(place: Place) -> None:
     place.submit("late", pull_seconds=60)
     late = "Only 1 of 2 workers were ready within 9s"

@@ -1,25 +1,20 @@
 """What machines do by themselves: clocks that jump, power that fails, processes that do not want to go, copies."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.console import eventually
-from tests.faults.stage import Host, Stage, stage, template
+from tests.faults.stage import Host, Stage, template
 
 pytestmark = pytest.mark.processes
 
 MACHINE = ("--runtime", "process", "--simulate-gpus", "1xH100-80GB", "--cpus", "4", "--memory", "2Gi")
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 GPU = {"gpu_requests": {"count": 1}, "per_gpu": {"cpu_cores": 0.1, "memory_bytes": 64 * 1024**2}}
-
-
-@pytest.fixture(scope="module")
-def place() -> Iterator[Stage]:
-    with stage() as made:
-        yield made
 
 
 def on(host: str) -> dict[str, object]:
@@ -132,6 +127,41 @@ def test_an_agent_on_a_copied_state_directory_runs_nothing_a_second_time(
     place.submit("taken-over", "echo once", task_template=template(), **on("original"))
     place.reaches("taken-over-0", "Completed")
     copy.kill_all()
+
+
+# ---- GPUs that fall ill ----------------------------------------------------------------------------------------------
+
+
+def test_a_gpu_that_falls_ill_gets_no_new_worker_and_what_runs_on_it_goes_on(
+    place: Stage, injected: Callable[..., None]
+) -> None:
+    sign = place.folder / "gpu-1-is-lost"
+    agent = (sys.executable, "-m", "tests.faults.sick_agent", str(sign))
+    host = place.host("ill", "--runtime", "process", "--cpus", "4", "--memory", "2Gi", agent=agent)
+    both = template(requested_resources={**GPU, "gpu_requests": {"count": 2}})
+    place.submit("holds", "await holds; exit 5", task_template=both, **on("ill"))
+    place.reaches("holds-0", "Running")
+    sign.touch()
+    injected("a GPU falls ill")
+    healthy = (
+        "SELECT array_agg(g.healthy ORDER BY g.index) FROM machines_gpu g"
+        " JOIN machines_machine m ON m.id = g.machine_id WHERE m.name = 'ill'"
+    )
+    place.until(lambda: place.rows(healthy) == [([True, False],)])
+    assert place.state("holds-0") == "Running"
+    place.submit("waits", "echo once", task_template=both, **on("ill"))
+    place.go("holds")
+    place.reaches("holds-0", "Failed")
+    assert place.console.task("holds-0")["exit_code"] == 5
+    place.until(lambda: "healthy" in place.console.run("waits")["status"]["reason"])
+    place.submit("well", "echo $CUDA_VISIBLE_DEVICES", task_template=template(requested_resources=GPU), **on("ill"))
+    place.reaches("well-0", "Completed")
+    place.log_is("well-0", "0\n")
+    assert place.state("waits-0") == "Pending"
+    sign.unlink()
+    place.reaches("waits-0", "Completed")
+    place.check()
+    host.kill_all()
 
 
 # ---- processes that do not want to go ------------------------------------------------------------------------------

@@ -48,7 +48,6 @@ FAULTS = {
 }
 
 
-@pytest.mark.everyday
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_run_in_the_middle_of_a_fault_ends_with_its_true_exit_code_and_whole_log(
     console: Console, fault: str, injected: Callable[..., None]
