@@ -19,6 +19,7 @@ from runs.api import router as runs
 from runs.api_events import router as events
 from runs.api_metrics import router as metrics
 from runs.api_saved import router as saved
+from runs.api_webhooks import router as webhooks
 from runs.spec import RunRequest
 
 DESCRIPTION = """
@@ -66,6 +67,7 @@ api.add_router("", account)
 api.add_router("", runs)
 api.add_router("", saved)
 api.add_router("", events)
+api.add_router("", webhooks)
 api.add_router("", machines)
 api.add_router("", metrics)
 api.add_router("", credentials)

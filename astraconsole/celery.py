@@ -36,6 +36,10 @@ app.conf.beat_schedule = {
         "schedule": settings.SCHEDULER_TICK_SECONDS,
     },
     "fire due schedules": {"task": "runs.tasks.fire_due_schedules", "schedule": settings.SCHEDULER_TICK_SECONDS},
+    "deliver events to webhooks": {
+        "task": "runs.tasks.deliver_webhooks",
+        "schedule": min(2, settings.SCHEDULER_TICK_SECONDS),
+    },
     "drop code of deleted runs": {"task": "runs.tasks.drop_unused_code", "schedule": 3600},
     "keep old runs no longer": {"task": "runs.tasks.keep_runs_no_longer", "schedule": 3600},
     "store samples": {"task": "runs.tasks.store_samples", "schedule": min(5, settings.METRICS_SAMPLE_SECONDS)},

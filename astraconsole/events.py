@@ -101,6 +101,18 @@ def wake_now(what: str, cluster_id: int) -> None:
         log.warning("A wake for %s was not sent; the periodic tick will find it: %s", what, error)
 
 
+def wake_webhooks() -> None:
+    """On commit: have what waits for webhooks sent now, and not at the next tick."""
+    transaction.on_commit(_enqueue_webhooks)
+
+
+def _enqueue_webhooks() -> None:
+    try:
+        app.send_task("runs.tasks.deliver_webhooks", retry=False)
+    except AWAY as error:
+        log.warning("A wake for webhooks was not sent; the periodic tick will find it: %s", error)
+
+
 def wake_at(what: str, times: Iterable[datetime]) -> None:
     """On commit: have the task of `what` ("restarts") look at each of these times, to the second."""
     seconds = {time.replace(microsecond=0) + timedelta(seconds=1) for time in times}

@@ -40,6 +40,9 @@ STATES: dict[str, Mark] = {
     "Added": Mark("done", "plus"),
     "Replaced": Mark("busy", "arrow-path"),
     "Changed": Mark("busy", "pencil"),
+    # webhooks
+    "Failing": Mark("again", "arrow-path"),
+    "Delivered": Mark("done", "check"),
     # what machines hold
     "Synced": Mark("run", "check"),
     "Waiting": Mark("wait", "ring"),

@@ -23,6 +23,7 @@ def is_list_of_texts(value: object) -> None:
         raise ValidationError("must be a JSON list of texts")
 
 
+REACH = validate.OneOf(("public", "private", "loopback"), error="must be one of {choices}")
 LEVEL = validate.OneOf(("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"), error="must be one of {choices}")
 
 DEBUG = env.bool("DEBUG", False)
@@ -150,6 +151,9 @@ ENGINE_ARGS = env.json("ENGINE_ARGS", [], validate=is_list_of_texts)
 ENGINE_HEALTH_PATH = env.str("ENGINE_HEALTH_PATH", "/health", validate=PATH)
 ENGINE_START_SECONDS = env.float("ENGINE_START_SECONDS", 1800, validate=POSITIVE)
 ENGINE_SHARE = env.float("ENGINE_SHARE", 0.5, validate=FRACTION)  # of its worker's cores and memory
+WEBHOOK_REACH = env.str("WEBHOOK_REACH", "public", validate=REACH)
+WEBHOOK_GIVE_UP_SECONDS = env.float("WEBHOOK_GIVE_UP_SECONDS", 3 * 86400, validate=POSITIVE)
+WEBHOOK_LOG_SECONDS = env.float("WEBHOOK_LOG_SECONDS", 30 * 86400, validate=POSITIVE)
 CALL_TIMEOUT_SECONDS = env.float("CALL_TIMEOUT_SECONDS", 10, validate=POSITIVE)
 SCHEDULER_TICK_SECONDS = env.float("SCHEDULER_TICK_SECONDS", 5, validate=POSITIVE)
 SCHEDULER_SLOW_SECONDS = env.float("SCHEDULER_SLOW_SECONDS", 2, validate=POSITIVE)

@@ -1,6 +1,7 @@
 """Runs, their workers, each placement of a worker (attempt), and the record of every move. Columns only."""
 
 import uuid
+from urllib.parse import urlsplit
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
@@ -14,6 +15,8 @@ from runs.names import DNS_LABEL_MAX, RUN_NAME_MAX
 from runs.saved import DESCRIPTION_MAX, SAVED_NAME_MAX, Outcome, Overlap
 from runs.scheduling import explain
 from runs.state_machine import RUN_ENDED, RunState, WorkerState
+from runs.webhook_rules import Purpose
+from runs.webhook_sending import URL_LENGTH
 
 
 def choices(states: type[RunState] | type[WorkerState]) -> list[tuple[str, str]]:
@@ -306,3 +309,53 @@ class Firing(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["schedule", "due_at"], name="firing_once")]
+
+
+class Webhook(models.Model):
+    """Where a workspace's events are sent, in order. It stands at a position among them: nothing is copied for it."""
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True)
+    workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="+")
+    url = models.CharField(max_length=URL_LENGTH)
+    kinds = ArrayField(models.CharField(max_length=12), default=list)  # of events; empty: all
+    salt = models.CharField(max_length=43)  # with the console's own key it makes the secret, which is kept nowhere
+    enabled = models.BooleanField(default=True)
+    position = models.CharField(max_length=60)  # runs.event_positions: sent up to there
+    news_from = models.BigIntegerField()  # what later transactions than this one wrote, or it, is not sent yet
+    next_at = models.DateTimeField(null=True, blank=True)  # not before: it has failed
+    failing_since = models.DateTimeField(null=True, blank=True)
+    disabled_reason = models.CharField(max_length=300, blank=True)  # by the console
+    # Whoever sends for it has written its mark here, and may until then.
+    claim = models.UUIDField(null=True, blank=True)
+    claimed_until = models.DateTimeField(null=True, blank=True)
+    created_by = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    created_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return str(urlsplit(self.url).hostname)
+
+
+class Delivery(models.Model):
+    """Some of a workspace's events, in one piece, on their way to a webhook or there. Tried again as the same piece."""
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True)
+    webhook = models.ForeignKey(Webhook, on_delete=models.CASCADE, related_name="deliveries", db_index=False)
+    purpose = models.CharField(max_length=8, choices=[(purpose.value, purpose.value) for purpose in Purpose])
+    after = models.CharField(max_length=60, blank=True)  # the events after this position …
+    until = models.CharField(max_length=60, blank=True)  # … and up to this one
+    events = models.PositiveIntegerField(default=0)
+    state = models.CharField(max_length=10, default="Waiting")  # Waiting, Delivered, Failed
+    attempts = models.PositiveIntegerField(default=0)
+    status = models.PositiveIntegerField(null=True, blank=True)  # of the last try, as what follows
+    duration_ms = models.PositiveIntegerField(null=True, blank=True)
+    answer = models.TextField(blank=True)
+    error = models.CharField(max_length=500, blank=True)
+    created_at = models.DateTimeField()
+    tried_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["webhook", "-id"], name="delivery_newest"),
+            models.Index(fields=["webhook", "id"], condition=Q(state="Waiting"), name="delivery_waiting"),
+            models.Index(fields=["created_at"], name="delivery_age"),
+        ]

@@ -13,7 +13,7 @@ from machines.metrics import rollup
 from runs import metrics, queries, saved_queries
 from runs.scheduling import loop
 from runs.scheduling.passes import timed
-from runs.services import codes, draining, gangs, lost, receipts, reports, restarting, retention, schedules
+from runs.services import codes, deliveries, draining, gangs, lost, receipts, reports, restarting, retention, schedules
 
 # Ahead of beat's next tick: a schedule fires at its time, not at a tick after it.
 SOON = timedelta(seconds=2 * settings.SCHEDULER_TICK_SECONDS)
@@ -68,6 +68,11 @@ def expire_leases() -> None:
 
 
 @app.task
+def deliver_webhooks() -> None:
+    deliveries.deliver_all()
+
+
+@app.task
 def drop_unused_code() -> None:
     codes.drop_unused(timezone.now())
 
@@ -75,6 +80,7 @@ def drop_unused_code() -> None:
 @app.task
 def keep_runs_no_longer() -> None:
     retention.keep_no_longer(timezone.now())
+    deliveries.forget_old(timezone.now())
 
 
 @app.task

@@ -15,6 +15,7 @@ from runs.views import (
     run,
     schedules,
     templates,
+    webhooks,
     worker,
 )
 
@@ -45,6 +46,18 @@ urlpatterns = [
         name="worker_charts",
     ),
     path("o/<slug:org>/w/<slug:ws>/events", events.events, name="events"),
+    path("o/<slug:org>/w/<slug:ws>/webhooks", webhooks.webhooks, name="webhooks"),
+    path("o/<slug:org>/w/<slug:ws>/webhooks/<str:webhook>", webhooks.webhook, name="webhook"),
+    path("o/<slug:org>/w/<slug:ws>/webhooks/<str:webhook>/test", webhooks.send_test, name="test_webhook"),
+    path("o/<slug:org>/w/<slug:ws>/webhooks/<str:webhook>/enable", webhooks.enable, name="enable_webhook"),
+    path("o/<slug:org>/w/<slug:ws>/webhooks/<str:webhook>/disable", webhooks.disable, name="disable_webhook"),
+    path("o/<slug:org>/w/<slug:ws>/webhooks/<str:webhook>/secret", webhooks.renew_secret, name="renew_webhook_secret"),
+    path("o/<slug:org>/w/<slug:ws>/webhooks/<str:webhook>/remove", webhooks.remove, name="remove_webhook"),
+    path(
+        "o/<slug:org>/w/<slug:ws>/webhooks/<str:webhook>/deliveries/<str:delivery>/replay",
+        webhooks.replay,
+        name="replay_delivery",
+    ),
     path("o/<slug:org>/w/<slug:ws>/gpus", gpus.gpus, name="gpus"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/stop", actions.stop_run, name="stop_run"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/delete", actions.delete_run, name="delete_run"),

@@ -22,6 +22,7 @@ from tests.conftest import PROJECT
         ("ENGINE_ARGS", "--port {port}"),
         ("ENGINE_SHARE", "1"),
         ("ENGINE_HEALTH_PATH", "health"),
+        ("WEBHOOK_REACH", "everywhere"),
         ("DATABASE_URL", "mysql://host/name"),
         ("REDIS_URL", "127.0.0.1:6379"),
     ],

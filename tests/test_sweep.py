@@ -19,7 +19,7 @@ from astraconsole.api import api
 from astraconsole.tenancy.models import User
 from astraconsole.tenancy.permissions import Action, Role, allows
 from tests.fleet import in_database
-from tests.world import TEMPLATE_ID, World, make_world
+from tests.world import DELIVERY_ID, TEMPLATE_ID, WEBHOOK_ID, World, make_world
 
 READ, WRITE, MANAGE = Action.READ, Action.WRITE, Action.MANAGE
 WS, CLUSTER = "o/<slug:org>/w/<slug:ws>", "<slug:cluster>"
@@ -47,6 +47,14 @@ PAGES: dict[str, dict[str, Action]] = {
     f"{WS}/jobs/{CLUSTER}/<slug:name>/using": {"GET": READ},
     f"{WS}/workers/{CLUSTER}/<slug:name>/charts": {"GET": READ},
     f"{WS}/events": {"GET": READ},
+    f"{WS}/webhooks": {"GET": MANAGE, "POST": MANAGE},
+    f"{WS}/webhooks/<str:webhook>": {"GET": MANAGE},
+    f"{WS}/webhooks/<str:webhook>/test": {"POST": MANAGE},
+    f"{WS}/webhooks/<str:webhook>/enable": {"POST": MANAGE},
+    f"{WS}/webhooks/<str:webhook>/disable": {"POST": MANAGE},
+    f"{WS}/webhooks/<str:webhook>/secret": {"POST": MANAGE},
+    f"{WS}/webhooks/<str:webhook>/remove": {"GET": MANAGE, "POST": MANAGE},
+    f"{WS}/webhooks/<str:webhook>/deliveries/<str:delivery>/replay": {"POST": MANAGE},
     f"{WS}/gpus": {"GET": READ},
     f"{WS}/jobs/{CLUSTER}/<slug:name>/stop": {"GET": WRITE, "POST": WRITE},
     f"{WS}/jobs/{CLUSTER}/<slug:name>/delete": {"GET": WRITE, "POST": WRITE},
@@ -126,6 +134,16 @@ OPERATIONS: dict[tuple[str, str], Action] = {
     ("POST", f"{API_WS}/schedules/{{schedule}}/disable"): WRITE,
     ("GET", f"{API_WS}/clusters"): READ,
     ("GET", f"{API_WS}/events"): READ,
+    ("GET", f"{API_WS}/webhooks"): MANAGE,
+    ("POST", f"{API_WS}/webhooks"): MANAGE,
+    ("GET", f"{API_WS}/webhooks/{{webhook}}"): MANAGE,
+    ("DELETE", f"{API_WS}/webhooks/{{webhook}}"): MANAGE,
+    ("POST", f"{API_WS}/webhooks/{{webhook}}/enable"): MANAGE,
+    ("POST", f"{API_WS}/webhooks/{{webhook}}/disable"): MANAGE,
+    ("POST", f"{API_WS}/webhooks/{{webhook}}/secret"): MANAGE,
+    ("POST", f"{API_WS}/webhooks/{{webhook}}/test"): MANAGE,
+    ("GET", f"{API_WS}/webhooks/{{webhook}}/deliveries"): MANAGE,
+    ("POST", f"{API_WS}/webhooks/{{webhook}}/deliveries/{{delivery}}/replay"): MANAGE,
     ("GET", f"{API_WS}/drives"): READ,
     ("POST", f"{API_WS}/drives"): MANAGE,
     ("GET", f"{API_WS}/drives/{{name}}"): READ,
@@ -165,6 +183,8 @@ NAMES = {
     "template": TEMPLATE_ID,
     "schedule": "nightly",
     "credential": "hf-token",
+    "webhook": WEBHOOK_ID,
+    "delivery": DELIVERY_ID,
     "name": "imagenet",  # of a drive, and of a model
 }
 FORM = {"content_type": "application/x-www-form-urlencoded"}
@@ -225,7 +245,7 @@ def address_of(route: str, world: World) -> str:
         "/schedules/": "schedule",
     }
     name = next((NAMES[kind] for part, kind in kinds.items() if part in route), NAMES["machine"])
-    ids = {"member_id": world.member_id, "token_id": world.token_id}
+    ids = {"webhook": WEBHOOK_ID, "delivery": DELIVERY_ID, "member_id": world.member_id, "token_id": world.token_id}
     values = {**names_for(route), "name": name, **ids}
     return "/" + re.sub(r"<\w+:(\w+)>", lambda match: str(values[match[1]]), route)
 

@@ -12,11 +12,14 @@ from machines.credentials import save_credential
 from machines.models import Cluster, Machine
 from machines.protocol import DataKind
 from machines.volumes import create_volume
-from runs.models import Run, Template
+from runs.models import Delivery, Run, Template, Webhook
 from runs.saved import read_schedule
 from runs.services.schedules import save_schedule
+from runs.services.webhooks import create_webhook
 from tests import builders
 
+WEBHOOK_ID = "00000000-0000-4000-8000-000000000002"
+DELIVERY_ID = "00000000-0000-4000-8000-000000000003"
 TEMPLATE_ID = "00000000-0000-4000-8000-000000000001"
 
 
@@ -67,6 +70,10 @@ def make_world() -> World:
     Template.objects.create(
         uid=TEMPLATE_ID, workspace=vision, name="llama-70b finetune", spec='{"machines": 2}', saved_at=builders.T0
     )
+    hook, _ = create_webhook(accesses[Role.ADMIN], "https://hooks.example.com/astra", [], builders.T0)
+    Webhook.objects.filter(pk=hook.pk).update(uid=WEBHOOK_ID)
+    sent = {"purpose": "events", "after": hook.position, "until": hook.position, "created_at": builders.T0}
+    Delivery.objects.create(uid=DELIVERY_ID, webhook=hook, **sent)
     timetable = {"name": "nightly", "cluster": "gpu-east", "cron": "0 3 * * *", "spec": builders.body()["spec"]}
     save_schedule(accesses[Role.EDITOR], read_schedule(timetable), builders.T0)
     return World(

@@ -132,7 +132,7 @@ NAVIGATION: tuple[tuple[str, tuple[Item, ...]], ...] = (
             ),
             Item("Templates", "templates", "document-duplicate", frozenset({"save_template", "remove_template"})),
             Item("Schedules", "schedules", "clock", frozenset({"schedule", "new_schedule", "remove_schedule"})),
-            Item("Events", "events", "bars-3-bottom-left"),
+            Item("Events", "events", "bars-3-bottom-left", frozenset({"webhooks", "webhook", "remove_webhook"})),
         ),
     ),
     (
