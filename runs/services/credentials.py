@@ -7,7 +7,7 @@ from astraconsole.errors import Conflict
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from machines import credentials, queries
-from runs.queries import runs_using_credential
+from runs.reference_queries import runs_using_credential
 
 NAMED = 5
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from astraconsole.tenancy.queries import Access
 from machines import services as machine_services
-from runs.services import rows
+from runs.services import machine_rows
 from runs.services.requeueing import requeue_machines
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def drain_machine(access: Access, machine: "Machine", reason: str, now: datetime
 
 def give_back_drained(now: datetime) -> None:
     """The safety net: what draining machines still run without having been asked to stop."""
-    for machine_id, name, reason, owner in rows.undrained_machines():
+    for machine_id, name, reason, owner in machine_rows.undrained_machines():
         _give_back(machine_id, name, reason, owner or "console", now)
 
 

@@ -18,7 +18,7 @@ from django.db import transaction
 from astraconsole import events, sql
 from machines import dispatch
 from machines.protocol import Order
-from runs.services import rows, writes
+from runs.services import machine_rows, rows, writes
 from runs.services.rows import AttemptRow, RunRow, WorkerRow
 from runs.services.writes import NewAttempt, TransitionRow
 from runs.state_machine import (
@@ -266,7 +266,7 @@ class MachineOrders:
 
     def send(self) -> None:
         if sum(map(bool, (self.assigned, self.withdrawn, self.to_forget, self.to_archive, self.opened))) > 1:
-            rows.lock_machines(self.touched)
+            machine_rows.lock_machines(self.touched)
         if self.assigned:
             dispatch.assign(self.assigned)
         if self.withdrawn:

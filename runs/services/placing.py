@@ -6,10 +6,11 @@ from datetime import datetime
 
 from runs.scheduling.explain import sentence
 from runs.scheduling.types import Numbers, Placement, WorkerShape
-from runs.services import rows, writes
+from runs.services import machine_rows, rows, writes
+from runs.services.machine_rows import MachineRoom
 from runs.services.moves import Batch, locked
 from runs.services.orders import build_order
-from runs.services.rows import MachineRoom, RunRow, WorkerRow
+from runs.services.rows import RunRow, WorkerRow
 from runs.services.writes import NewAttempt
 from runs.spec import RunSpec
 from runs.state_machine import CREATED, WorkerState
@@ -64,12 +65,12 @@ class Room:
     """What the machines of some placements have left: sums over live attempts, under the machines' locks."""
 
     def __init__(self, machine_ids: Iterable[int]) -> None:
-        self.machines = rows.lock_machines(machine_ids)
+        self.machines = machine_rows.lock_machines(machine_ids)
         self._cpu_milli = {machine.id: machine.cpu_milli for machine in self.machines.values()}
         self._memory_bytes = {machine.id: machine.memory_bytes for machine in self.machines.values()}
-        self._gpus = rows.healthy_gpus(self.machines)
+        self._gpus = machine_rows.healthy_gpus(self.machines)
         self._placed: set[int] = set()
-        for machine_id, cpu_milli, memory_bytes, gpu_indexes in rows.held_room(self.machines):
+        for machine_id, cpu_milli, memory_bytes, gpu_indexes in machine_rows.held_room(self.machines):
             self._hold(machine_id, cpu_milli, memory_bytes, gpu_indexes)
 
     def take(self, placement: Placement) -> bool:
@@ -146,7 +147,7 @@ def _master_hosts(
     }
     if not worlds:
         return {}
-    hosts = rows.hosts_of_rank_0(worlds)
+    hosts = machine_rows.hosts_of_rank_0(worlds)
     for worker, placement in kept:
         if worker.rank == 0:
             hosts[worker.run_id] = machines[placement.machine_id].host

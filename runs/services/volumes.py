@@ -8,7 +8,7 @@ from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from machines import queries, volumes
 from machines.protocol import DataKind
-from runs.queries import runs_using_volume
+from runs.reference_queries import runs_using_volume
 
 NAMED = 5
 
