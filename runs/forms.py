@@ -86,21 +86,29 @@ MORE: tuple[Field, ...] = (
             ("Gang", "Gang: all workers together, or none"),
         ),
     ),
-    Field("array", "Array", "spec.array.count", 2, "number", "", "Independent workers, each with an index", "none"),
-    Field("parallelism", "At once", "spec.array.parallelism", 2, "number", "", "Of the array", "all"),
+    Field("array", "Array", "spec.array.count", 3, "number", "", "Independent workers, each with an index", "none"),
+    Field("parallelism", "At once", "spec.array.parallelism", 3, "number", "", "Of the array", "all"),
     Field(
         "restart_policy",
         "Restart policy",
         f"{TEMPLATE}.restart_policy",
-        2,
+        3,
         "choice",
         choices=(("", "OnFailure: when it exits non-zero"), ("Always", "Always: whenever it ends"), ("Never", "Never")),
+    ),
+    Field(
+        "lifetime",
+        "Lifetime",
+        "spec.lifetime",
+        3,
+        "choice",
+        choices=(("", "Batch: runs to completion"), ("Service", "Service: restarted whenever it ends, until stopped")),
     ),
     Field(
         "on_failure",
         "On failure",
         "spec.on_failure",
-        2,
+        6,
         "choice",
         choices=(
             ("", "Default: RestartTask; gang: RestartJob"),
@@ -108,14 +116,6 @@ MORE: tuple[Field, ...] = (
             ("RestartJob", "RestartJob: restart all workers together"),
             ("FailJob", "FailJob: the run fails at once"),
         ),
-    ),
-    Field(
-        "lifetime",
-        "Lifetime",
-        "spec.lifetime",
-        2,
-        "choice",
-        choices=(("", "Batch: runs to completion"), ("Service", "Service: restarted whenever it ends, until stopped")),
     ),
     Field(
         "env",
@@ -164,6 +164,14 @@ MORE: tuple[Field, ...] = (
 )
 FIELDS: dict[str, Field] = {item.name: item for item in (*MAIN, *MORE)}
 
+# Fields that name what the workspace keeps: which of its names, and the key of one in what was read.
+NAMED = {
+    "credentials": ("credentials", "external_secret_name"),
+    "registry": ("credentials", ""),
+    "drives": ("drives", "name"),
+    "model": ("model", "name"),
+}
+
 # Which field a finding of the specification belongs to: the longest path that it begins with.
 OWNERS: dict[str, str] = {item.path: item.name for item in FIELDS.values()} | {
     f"{RESOURCES}.per_gpu.cpu_cores": "cpu",
@@ -204,7 +212,7 @@ class NewRun:
     values: dict[str, Any] = field(default_factory=dict)
     errors: dict[str, list[str]] = field(default_factory=dict)
     general: list[Detail] = field(default_factory=list)
-    known: Mapping[str, Collection[str]] = field(default_factory=dict)  # the workspace's names, by field
+    known: Mapping[str, Collection[str]] = field(default_factory=dict)  # the workspace's names
 
     @classmethod
     def empty(cls) -> "NewRun":
@@ -321,16 +329,16 @@ class NewRun:
             echoes["machines"] = share
         if self.values.get("start") == "Gang" and "on_failure" not in self.values:
             echoes["on_failure"] = "RestartJob: a gang restarts all its workers together"
-        return {name: text + self._unknown(name) for name, text in echoes.items()}
+        return echoes
 
-    def _unknown(self, name: str) -> str:
-        """A warning about names that mean nothing yet: the run is taken, and its workers wait for them."""
-        keys = {"credentials": "external_secret_name", "drives": "name", "model": "name"}
-        if name not in keys or name not in self.known:
+    def warning(self, name: str) -> str:
+        """About names that mean nothing yet: the run is taken, and its workers wait for them."""
+        if name not in NAMED or name not in self.values:
             return ""
-        unknown = [one[keys[name]] for one in self.values[name] if one[keys[name]] not in self.known[name]]
-        missing = " or ".join(dict.fromkeys(unknown))
-        return f" — the workspace has no {missing} yet: its workers will wait for it" if unknown else ""
+        kind, key = NAMED[name]
+        asked = [self.values[name]] if name == "registry" else [one[key] for one in self.values[name]]
+        missing = [one for one in dict.fromkeys(asked) if kind in self.known and one not in self.known[kind]]
+        return f"The workspace has no {' or '.join(missing)} yet: its workers will wait for it" if missing else ""
 
     def _share_of_a_machine(self) -> str:
         """What `machines` makes of the GPUs; nothing where they are not split evenly: then the forecast says so."""
@@ -367,7 +375,8 @@ class NewRun:
             "choices": (*item.choices, *((pool, pool) for pool in pools)) if item.name == "pool" else item.choices,
             "text": self.texts[item.name],
             "errors": self.errors.get(item.name, []),
-            "echo": echoes.get(item.name, ""),
+            "echo": "" if item.name in self.errors else echoes.get(item.name, ""),
+            "warning": "" if item.name in self.errors else self.warning(item.name),
             "per_gpu": {"cpu": CPU_DEFAULTS[item.name], "gpu": GPU_DEFAULTS[item.name]} if is_resource else None,
             "label": f"{item.label} per GPU" if is_resource and self.has_gpus else item.label,
         }

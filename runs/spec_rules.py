@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError as ShapeError
 
 from astraconsole.errors import NOT_A_FIELD, Detail
+from machines.data_names import NAME_RULE, is_data_name
 from runs.names import DNS_LABEL_MAX, WORKERS_MAX, is_dns_safe, name_faults, worker_name
 
 DEPTH_MAX = 32
@@ -164,6 +165,7 @@ def broken_rules(body: object, console: bool, findings: Findings) -> None:
         _secret_rules(path, template, _object(given(body, TEMPLATE)), findings)
         _mount_paths(path, template, _object(given(body, TEMPLATE)), given(body, "spec.code") is not None, findings)
         _restart_rules(path, template, body, findings)
+        _data_names(path, template, findings)
 
 
 def _templates(body: object) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -209,6 +211,11 @@ def _worker_sources(body: object, findings: Findings) -> None:
         findings.breaks(path, f"contradicts {used[0]}: workers come from one of them")
     if given(body, "spec.array") is not None and given(body, "spec.start") == "Gang":
         findings.breaks("spec.start", "contradicts spec.array: its workers are independent")
+    at_once = given(body, "spec.array.parallelism")
+    if given(body, "spec.lifetime") == "Service" and 0 < _count(at_once) < _count(given(body, "spec.array.count")):
+        findings.breaks(
+            "spec.array.parallelism", "contradicts spec.lifetime Service: no worker ends to let others start"
+        )
     groups = [group for group in _list(given(body, "spec.worker_groups")) if isinstance(group, dict)]
     names = [group["name"] for group in groups if isinstance(group.get("name"), str)]
     for name in sorted({name for name in names if names.count(name) > 1} if len(names) <= 100 else ()):
@@ -272,6 +279,15 @@ def _mount_paths(path: str, template: dict[str, Any], base: dict[str, Any], has_
             elif target in seen:
                 findings.breaks(where, f"is where {seen[target]} mounted already")
             seen[target] = f"{kind}[{index}] is"
+
+
+def _data_names(path: str, template: dict[str, Any], findings: Findings) -> None:
+    """A drive or model that no workspace can have would be waited for without end."""
+    for kind in ("datavolume_refs", "model_refs"):
+        for index, item in enumerate(_list(template.get(kind))):
+            name = given(item, "name")
+            if isinstance(name, str) and not is_data_name(name):
+                findings.breaks(f"{path}.{kind}[{index}].name", NAME_RULE)
 
 
 def _restart_rules(path: str, template: dict[str, Any], body: object, findings: Findings) -> None:

@@ -427,9 +427,22 @@ def test_an_engine_serves_the_model_that_is_asked_for() -> None:
 
 
 def test_a_name_that_means_nothing_yet_is_taken_with_a_warning() -> None:
-    form = NewRun.read({"name": "a", "image": "busybox", "drives": "a:/a, b:/b", "model": "m", "credentials": "c"})
+    texts = {"drives": "a:/a, b:/b", "model": "m", "credentials": "c", "registry": "r"}
+    form = NewRun.read({"name": "a", "image": "busybox", **texts})
+    assert form.warning("drives") == ""  # nothing is known of what the workspace has
     form.known = {"drives": {"a"}, "model": {"m"}, "credentials": set()}
-    assert form.echoes()["drives"].endswith(" — the workspace has no b yet: its workers will wait for it")
-    assert form.echoes()["model"] == "m at /model"
-    assert form.echoes()["credentials"].endswith("no c yet: its workers will wait for it")
+    assert form.warning("drives") == "The workspace has no b yet: its workers will wait for it"
+    assert form.warning("credentials") == "The workspace has no c yet: its workers will wait for it"
+    assert form.warning("registry") == "The workspace has no r yet: its workers will wait for it"
+    assert [form.warning(name) for name in ("model", "image")] == ["", ""]
     assert form.request() is not None
+
+
+@pytest.mark.parametrize(("field", "text"), [("credentials", "b c"), ("drives", "b c:/d"), ("model", "/x")])
+def test_a_name_that_nothing_can_have_is_an_error_and_nothing_else(field: str, text: str) -> None:
+    form = NewRun.read({"name": "a", "image": "busybox", field: text})
+    form.known = {"credentials": set(), "drives": set(), "model": set()}
+    assert form.request() is None
+    (drawn,) = [one for part in form.sections().values() for one in part if one["is"].name == field]
+    assert drawn["errors"] != []
+    assert (drawn["echo"], drawn["warning"]) == ("", "")

@@ -303,12 +303,28 @@ def test_what_a_group_takes_over_counts_towards_its_size() -> None:
             "spec.task_template.secret_refs[1].mount_path",
         ),
         ("spec.worker_groups", [{"name": "a", "count": 1}, {"name": "a", "count": 1}], "spec.worker_groups"),
+        (
+            "spec.task_template.datavolume_refs",
+            [{"name": "a b", "mount_path": "/d"}],
+            "spec.task_template.datavolume_refs[0].name",
+        ),
+        ("spec.task_template.model_refs", [{"name": "/x"}], "spec.task_template.model_refs[0].name"),
         ("spec.worker_groups", [{"name": "-", "count": 1}], "spec.worker_groups[0].name"),
         ("spec.worker_groups", [{"name": "a", "count": 9999}, {"name": "b", "count": 9999}], "spec.worker_groups"),
     ],
 )
 def test_shapes_are_checked(path: str, value: Any, field: str) -> None:
     assert field in [entry["field"] for entry in refusal(body((path, value))).detail]
+
+
+def test_workers_of_a_service_do_not_wait_for_others_of_its_array_to_end() -> None:
+    service = ("spec.lifetime", "Service")
+    array = "spec.array"
+    (found,) = refusal(body(service, (array, {"count": 3, "parallelism": 2}))).detail
+    assert found["field"] == "spec.array.parallelism"
+    assert "contradicts spec.lifetime Service" in found["rule"]
+    parse_run(body(service, (array, {"count": 3, "parallelism": 3})))
+    parse_run(body((array, {"count": 3, "parallelism": 2})))
 
 
 @pytest.mark.parametrize(

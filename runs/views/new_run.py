@@ -17,7 +17,7 @@ from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from machines.queries import machines_for, names_of
 from runs import queries, saved_queries
-from runs.forms import NewRun
+from runs.forms import NAMED, NewRun
 from runs.names import RUN_NAME_MAX
 from runs.scheduling.changes import changed
 from runs.services.submit import submit_run
@@ -88,8 +88,7 @@ def _form_page(request: HttpRequest, access: Access, form: NewRun, status: int =
 
 def _form_context(access: Access, form: NewRun, cluster: str) -> dict[str, Any]:
     context = _cluster_context(access, cluster)
-    named = ("credentials", "drives", "model")
-    form.known = names_of(access) if any(name in form.values for name in named) else {}
+    form.known = names_of(access) if any(name in form.values for name in NAMED) else {}
     return context | {"form": form, "sections": form.sections(context["pools"])}
 
 
