@@ -1,5 +1,6 @@
 """The JSON API of a workspace's webhooks, for its admins."""
 
+from collections.abc import Iterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -9,10 +10,10 @@ from ninja import Query, Router, Schema
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from astraconsole.errors import Detail, UnknownField, ValidationError
-from astraconsole.json_bodies import json_response, moment, read_json, refuse_unknown_parameters
+from astraconsole.json_bodies import json_response, moment, object_body, read_object
+from astraconsole.tenancy.api_access import WORKSPACE, access_of
 from astraconsole.tenancy.permissions import Action
-from astraconsole.tenancy.queries import Access, get_access
+from astraconsole.tenancy.queries import Access
 from runs.event_queries import KINDS
 from runs.services import webhooks
 from runs.webhook_sending import URL_LENGTH
@@ -20,7 +21,7 @@ from runs.webhook_sending import URL_LENGTH
 if TYPE_CHECKING:
     from runs.models import Delivery, Webhook
 
-WEBHOOKS = "/orgs/{slug:org}/workspaces/{slug:ws}/webhooks"
+WEBHOOKS = f"{WORKSPACE}/webhooks"
 ONE = f"{WEBHOOKS}/{{webhook}}"
 FIELDS = ("url", "kinds")
 
@@ -81,15 +82,13 @@ class Paging(Schema):
     after: int | None = Field(None, ge=1, le=2**63 - 1, description="`next` of the page before")
 
 
-_BODY: dict[str, Any] = {
-    "type": "object",
-    "properties": {
+_BODY = object_body(
+    {
         "url": {"type": "string", "maxLength": URL_LENGTH},
         "kinds": {"type": "array", "items": {"type": "string", "enum": list(KINDS)}, "description": "all without"},
     },
-    "required": ["url"],
-    "additionalProperties": False,
-}
+    ["url"],
+)
 
 
 @router.get(WEBHOOKS, response=WebhookList)
@@ -99,20 +98,11 @@ def list_webhooks(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     return json_response({"items": [_document(webhook) for webhook in found], "next": None})
 
 
-@router.post(
-    WEBHOOKS,
-    response={201: WebhookWithSecret},
-    openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _BODY}}}},
-)
+@router.post(WEBHOOKS, response={201: WebhookWithSecret}, openapi_extra=_BODY)
 def create(request: HttpRequest, org: str, ws: str) -> HttpResponse:
     """A webhook, which is sent what happens from now on. The answer has its secret, this once."""
     access = _access(request, org, ws)
-    body = read_json(request)
-    if not isinstance(body, dict):
-        raise ValidationError("the body must be an object", [{"field": "", "rule": "must be an object"}])
-    if unknown := sorted(set(body) - set(FIELDS)):
-        detail: list[Detail] = [{"field": name, "rule": "is not a field that this API knows"} for name in unknown]
-        raise UnknownField(f"fields this API does not know: {', '.join(unknown)}", detail)
+    body = read_object(request, FIELDS)
     webhook, secret = webhooks.create_webhook(access, body.get("url"), body.get("kinds", []), timezone.now())
     return json_response({**_document(webhook), "secret": secret}, HTTPStatus.CREATED)
 
@@ -177,13 +167,6 @@ def replay(request: HttpRequest, org: str, ws: str, webhook: str, delivery: str)
     return json_response(delivery_document(made), HTTPStatus.ACCEPTED)
 
 
-def _access(request: HttpRequest, org: str, ws: str, parameters: Any = ()) -> Access:
-    access = get_access(request.auth, org, ws)  # type: ignore[attr-defined]
-    access.require(Action.MANAGE)
-    refuse_unknown_parameters(request, parameters)
-    return access
-
-
 def _set(request: HttpRequest, org: str, ws: str, webhook: str, enabled: bool) -> HttpResponse:
     access = _access(request, org, ws)
     webhooks.set_enabled(access, webhooks.get_webhook(access, webhook), enabled, timezone.now())
@@ -221,3 +204,7 @@ def delivery_document(delivery: "Delivery") -> dict[str, Any]:
         "answer": delivery.answer,
         "error": delivery.error,
     }
+
+
+def _access(request: HttpRequest, org: str, ws: str, parameters: Iterable[str] = ()) -> Access:
+    return access_of(request, org, ws, Action.MANAGE, parameters)

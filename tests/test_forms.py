@@ -1,14 +1,13 @@
 """The New run form: quoting, units and lists into the API's body, and each finding beside its field."""
 
 import json
-import shlex
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from astraconsole.errors import JobAlreadyExists, PriorityNotAllowed, ValidationError
-from runs.form_texts import parse_credentials, parse_environment, spell_credentials, split_arguments
+from runs.form_texts import parse_credentials, spell_credentials
 from runs.forms import FIELDS, OWNERS, NewRun, owner_of
 from runs.spec import parse_run
 from tests.bodies import RESNET50
@@ -29,74 +28,17 @@ def checked(**texts: str) -> NewRun:
 # ---- arguments: as a shell splits, expanding nothing ----
 
 
-@pytest.mark.parametrize(
-    ("text", "argv"),
-    [
-        ("/data/code/train.py --epochs 90", ["/data/code/train.py", "--epochs", "90"]),
-        ("  a   b  ", ["a", "b"]),
-        ("'two words' \"and two\"", ["two words", "and two"]),
-        ("a''b '' \"\"", ["ab", "", ""]),
-        (r"a\ b \'", ["a b", "'"]),
-        ("--nodes=$WORLD_SIZE ${X} $(date) `id`", ["--nodes=$WORLD_SIZE", "${X}", "$(date)", "`id`"]),
-        ("a;b a&&b a|b a>b", ["a;b", "a&&b", "a|b", "a>b"]),
-        ("# no comment", ["#", "no", "comment"]),
-        ("x=1,2 *.py ~", ["x=1,2", "*.py", "~"]),
-        ("'line\nbreak'", ["line\nbreak"]),
-        ("caffè 🚀", ["caffè", "🚀"]),
-        ("", []),
-    ],
-)
-def test_arguments_split_as_in_a_shell_and_expand_nothing(text: str, argv: list[str]) -> None:
-    assert split_arguments(text) == argv
-
-
 @pytest.mark.parametrize("text", ["'open", '"open', "lone\\"])
 def test_arguments_that_do_not_close_are_an_error(text: str) -> None:
     assert checked(args=text).errors["args"]
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))))
-def test_any_arguments_survive_being_quoted(argv: list[str]) -> None:
-    assert split_arguments(shlex.join(argv)) == argv
-
-
 # ---- environment ----
-
-
-@pytest.mark.parametrize(
-    ("text", "pairs"),
-    [
-        ("A=1", {"A": "1"}),
-        ("A=1,B=2", {"A": "1", "B": "2"}),
-        ("A=1, B=2 ,C=", {"A": "1", "B": "2", "C": ""}),
-        ("A=1\nB=2\r\n\nC=3", {"A": "1", "B": "2", "C": "3"}),
-        ("CUDA_VISIBLE_DEVICES=0,1", {"CUDA_VISIBLE_DEVICES": "0,1"}),
-        ("A=x=y", {"A": "x=y"}),
-        ("A=two words", {"A": "two words"}),
-        ("A='x,B=y'", {"A": "x,B=y"}),
-        ('A="two\nlines",B=1', {"A": "two\nlines", "B": "1"}),
-        ("A='', B=\"\"", {"A": "", "B": ""}),
-        ("A=$HOME", {"A": "$HOME"}),
-        ("", {}),
-        (" ,\n, ", {}),
-    ],
-)
-def test_environment_is_pairs_by_line_or_comma(text: str, pairs: dict[str, str]) -> None:
-    assert parse_environment(text) == pairs
 
 
 @pytest.mark.parametrize("text", ["A", "=1", "1A=2", "A=1,\nB", "A='open", "A='x'y", "A=1,A=2", "A B=1"])
 def test_environment_that_cannot_be_read_is_an_error(text: str) -> None:
     assert checked(env=text).errors["env"]
-
-
-names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
-values = st.text(st.characters(exclude_characters="\0'", exclude_categories=["Cs"])).filter(lambda v: "\r" not in v)
-
-
-@given(st.dictionaries(names, values, max_size=5), st.sampled_from([",", "\n", " , ", ",\n"]))
-def test_any_environment_survives_being_quoted(pairs: dict[str, str], between: str) -> None:
-    assert parse_environment(between.join(f"{name}='{value}'" for name, value in pairs.items())) == pairs
 
 
 # ---- the body ----
@@ -363,12 +305,6 @@ def test_credentials_are_read_from_names(text: str, references: list[dict[str, o
     assert parse_credentials(text) == references
     assert spell_credentials(references) == spelled
     assert not NewRun.read({"name": "a", "image": "busybox", "credentials": text}).errors
-
-
-@pytest.mark.parametrize("text", [":", "a:", "a:b", "a:=B", "a:b=", ":b=C", "a, a", "a:k=A, a:k=B", "a:/x, a:/y"])
-def test_what_names_no_credential_is_told(text: str) -> None:
-    with pytest.raises(ValueError, match=r"is not NAME|twice|two paths"):
-        parse_credentials(text)
 
 
 def test_credentials_and_the_registrys_stand_in_the_body() -> None:

@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from django.contrib.admin.sites import site
 from django.db import connections as database
 from django.test import Client
 from django.utils import timezone
@@ -22,12 +21,11 @@ from astraconsole.errors import (
     Unauthenticated,
     ValidationError,
 )
-from astraconsole.tenancy.models import User
 from astraconsole.tenancy.permissions import Role
-from machines import connections, inbox, queries, services
-from machines.models import Cluster, JoinToken, Machine, MachineState, Namespace, SetAsideReport
-from machines.protocol import JoinAnswer, JoinRequest, encode
-from tests.fleet import NOON, a_cluster, a_machine, a_member, a_report, a_workspace, an_order
+from machines import connections, queries, services
+from machines.models import Cluster, JoinToken, Machine, MachineState, Namespace
+from machines.protocol import JoinAnswer, JoinRequest
+from tests.fleet import NOON, a_cluster, a_machine, a_member, a_workspace, an_order
 
 GPU_07 = JoinRequest("gpu-07", "host-7", "1.0")
 
@@ -371,55 +369,3 @@ def test_machines_of_a_console_that_stops_take_no_work(cluster):
     ready, lost = a_machine(cluster, "a"), a_machine(cluster, "b", state=MachineState.LOST)
     services.set_stopping([ready.pk, lost.pk])
     assert list(Machine.objects.order_by("name").values_list("state", flat=True)) == ["Stopping", "Lost"]
-
-
-# ---- staff's pages ---------------------------------------------------------------------------------------------------
-
-
-def test_staff_sees_machines_and_reports_set_aside_but_no_secret(cluster, client):
-    machine = a_machine(cluster, token="secret")
-    JoinToken.objects.create(cluster=cluster, digest="d" * 64, expires_at=NOON)
-    report = SetAsideReport.objects.create(
-        cluster=cluster,
-        machine=machine,
-        attempt=a_report().attempt,
-        payload=b"\x80",
-        error="ValueError: no",
-        received_at=NOON,
-        set_aside_at=NOON,
-    )
-    client.force_login(User.objects.create_superuser("root"))
-    for page in ("cluster", "namespace", "machine", "setasidereport", "jointoken"):
-        assert client.get(f"/admin/machines/{page}/").status_code == 200
-    assert client.get(f"/admin/machines/setasidereport/{report.pk}/change/").status_code == 200
-    shown = client.get(f"/admin/machines/machine/{machine.pk}/change/").content.decode()
-    assert "gpu-07" in shown
-    assert machine.token_digest not in shown
-
-
-def test_staff_can_have_a_report_applied_again(cluster, client):
-    report = a_report()
-    item = SetAsideReport.objects.create(
-        cluster=cluster,
-        machine=a_machine(cluster),
-        attempt=report.attempt,
-        seq=report.seq,
-        payload=encode(report),
-        error="ValueError: no",
-        received_at=NOON,
-        set_aside_at=NOON,
-    )
-    client.force_login(User.objects.create_superuser("root"))
-    action = {"action": "put_back", "_selected_action": [item.pk]}
-    assert client.post("/admin/machines/setasidereport/", action).status_code == 302
-    applied = []
-    inbox.drain(cluster.pk, lambda entries, now: applied.extend(entry.report for entry in entries) or [])
-    assert applied == [report]
-    assert not SetAsideReport.objects.exists()
-
-
-def test_no_page_of_staff_shows_a_digest():
-    for model, model_admin in site._registry.items():
-        if model._meta.app_label == "machines":
-            shown = {*model_admin.list_display, *model_admin.readonly_fields, *(model_admin.fields or ())}
-            assert not any("digest" in str(field) for field in shown), model
