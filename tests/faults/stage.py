@@ -102,7 +102,8 @@ class Host:
 
     def processes(self) -> list[str]:
         """Command lines of what runs for its attempts."""
-        return [line for pid, line in processes_below(self.folder) if "keeper" not in line and "agent.main" not in line]
+        agent = self.process.pid if self.process else 0
+        return [line for pid, line in processes_below(self.folder) if pid != agent and "keeper" not in line]
 
 
 @dataclass
@@ -321,3 +322,8 @@ def template(**fields: Any) -> dict[str, Any]:
 def config_of(host: Host, credentials: Mapping[str, object]) -> None:
     """What this machine may fetch."""
     (host.state / "credentials.json").write_text(json.dumps(credentials))
+
+
+def on(host: str) -> dict[str, Any]:
+    """Of a specification: one worker, on this machine."""
+    return {"node_selection": {"names": [host], "count": 1}}

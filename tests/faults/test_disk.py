@@ -7,15 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.stage import Stage, template
+from tests.faults.stage import Stage, on, template
 
 pytestmark = [pytest.mark.processes, pytest.mark.mount]
 
 MACHINE = ("--runtime", "process", "--cpus", "4", "--memory", "2Gi")
-
-
-def on(host: str) -> dict[str, object]:
-    return {"node_selection": {"names": [host], "count": 1}}
 
 
 @contextmanager

@@ -8,17 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.console import eventually
-from tests.faults.stage import Host, Stage, template
+from tests.faults.stage import Host, Stage, on, template
 
 pytestmark = pytest.mark.processes
 
 MACHINE = ("--runtime", "process", "--simulate-gpus", "1xH100-80GB", "--cpus", "4", "--memory", "2Gi")
 FAKETIME = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 GPU = {"gpu_requests": {"count": 1}, "per_gpu": {"cpu_cores": 0.1, "memory_bytes": 64 * 1024**2}}
-
-
-def on(host: str) -> dict[str, object]:
-    return {"node_selection": {"names": [host], "count": 1}}
 
 
 # ---- clocks ----------------------------------------------------------------------------------------------------------
@@ -123,7 +119,10 @@ def test_an_agent_on_a_copied_state_directory_runs_nothing_a_second_time(
         " WHERE m.name = 'original' ORDER BY e.id"
     )
     assert ["turned away" in reason for (reason,) in events] == [False, True]
+    whose = "SELECT place FROM machines_machine WHERE name = 'original'"
+    before = place.rows(whose)
     first.kill_all()
+    place.until(lambda: place.rows(whose) != before)
     place.submit("taken-over", "echo once", task_template=template(), **on("original"))
     place.reaches("taken-over-0", "Completed")
     copy.kill_all()

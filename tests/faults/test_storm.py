@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.faults.stage import SERVICES, Host, Stage, template
+from tests.faults.stage import SERVICES, Host, Stage, on, template
 
 pytestmark = pytest.mark.processes
 
@@ -19,14 +19,14 @@ WHOLE_LOG = "".join(f"line {number}\n" for number in range(LINES))
 
 def test_a_storm_of_faults_costs_no_run_its_end(place: Stage, injected: Callable[..., None]) -> None:
     chance = random.Random(7)
-    host = place.host("near", *MACHINE)
+    host = place.host("storm", *MACHINE)
     codes: dict[str, int] = {}
     for turn in range(ROUNDS):
         for fault in chance.sample(FAULTS, len(FAULTS)):
             name = f"s{turn}-{fault}"
             codes[name] = chance.choice((0, 0, 1, 9))
             text = f"{CHATTY if turn == 1 else 'echo one;'} exit {codes[name]}"
-            place.submit(name, text, task_template=template())
+            place.submit(name, text, task_template=template(), **on("storm"))
             inject(place, host, fault)
             injected(f"in a storm: {fault}")
     place.check()
@@ -34,6 +34,7 @@ def test_a_storm_of_faults_costs_no_run_its_end(place: Stage, injected: Callable
         task = place.console.task(f"{name}-0")
         assert (task["exit_code"], task["restarts"]) == (code, 0), place.told(f"{name}-0")
         place.log_is(f"{name}-0", WHOLE_LOG if name.startswith("s1") else "one\n")
+    host.kill_all()
 
 
 def inject(place: Stage, host: Host, fault: str) -> None:
