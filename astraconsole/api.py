@@ -19,6 +19,7 @@ from runs.api import router as runs
 from runs.api_events import router as events
 from runs.api_metrics import router as metrics
 from runs.api_saved import router as saved
+from runs.api_usage import router as usage
 from runs.api_webhooks import router as webhooks
 from runs.spec import RunRequest
 
@@ -66,6 +67,7 @@ def _refuse_parameters(request: HttpRequest, error: ParameterError) -> HttpRespo
 api.add_router("", account)
 api.add_router("", runs)
 api.add_router("", saved)
+api.add_router("", usage)
 api.add_router("", events)
 api.add_router("", webhooks)
 api.add_router("", machines)

@@ -16,7 +16,7 @@ from astraconsole.tenancy.permissions import Action
 from machines import queries as machine_queries
 from machines.images import shown_reference
 from machines.protocol import LOG_CHUNK_BYTES
-from runs import metrics, queries
+from runs import comparing, metrics, queries, receipts
 from runs.api_documents import (
     ClusterList,
     DryRunDocument,
@@ -32,6 +32,7 @@ from runs.api_documents import (
     run_summary,
     worker_summary,
 )
+from runs.debugging_documents import DiffDocument
 from runs.log_answers import (
     BYTES_MAX,
     BYTES_MIN,
@@ -146,6 +147,8 @@ def get_run(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> 
     document = _run(run)
     if run.pending_code and (details := pending_details(run, timezone.now())) is not None:
         document["status"]["pending"] = pending_document(details)
+    if (receipt := receipts.receipt_of(run, timezone.now())) is not None:
+        document["receipt"] = receipt
     return json_response(document)
 
 
@@ -167,6 +170,17 @@ def stop(request: HttpRequest, org: str, ws: str, cluster: str, job: str) -> Htt
     return json_response(_run(queries.get_run(access, cluster, job)))
 
 
+class Against(Schema):
+    against: str = Field("", max_length=200, description="another run of the cluster; the last good one without")
+
+
+def diff(request: HttpRequest, org: str, ws: str, cluster: str, job: str, other: Query[Against]) -> HttpResponse:
+    """What differs from the last good run of the same schedule, name, series of names, or image and command."""
+    access = access_of(request, org, ws, parameters=Against.model_fields)
+    run = queries.get_run(access, cluster, job)
+    return json_response(comparing.document(comparing.compare(access, run, other.against)))
+
+
 def _serve_runs(name: str, in_schema: bool) -> None:
     runs, options = f"{CLUSTER}/{name}", {"include_in_schema": in_schema, "tags": ["Runs"]}
     router.post(runs, response={200: DryRunDocument, 201: RunDocument}, openapi_extra=_run_body(), **options)(
@@ -176,6 +190,7 @@ def _serve_runs(name: str, in_schema: bool) -> None:
     router.get(f"{runs}/{{job}}", response=RunDocument, **options)(get_run)
     router.delete(f"{runs}/{{job}}", response={204: None}, **options)(delete)
     router.post(f"{runs}/{{job}}/stop", response=RunDocument, openapi_extra=reason_body(), **options)(stop)
+    router.get(f"{runs}/{{job}}/diff", response=DiffDocument, **options)(diff)
     router.get(f"{WORKSPACE}/{name}", response=RunList, **options)(list_workspace_runs)
 
 

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 
 from astraconsole.histories import Moved
 from astraconsole.json_bodies import moment
+from runs.debugging_documents import ReceiptDocument
 from runs.state_machine import is_ready
 
 if TYPE_CHECKING:
@@ -90,8 +91,11 @@ class RunSummary(TypedDict):
 
 
 class RunDocument(RunSummary):
+    """`receipt`: of a run that has ended."""
+
     history: list[Moved]
     task_names: list[str]
+    receipt: NotRequired[ReceiptDocument]
 
 
 class PlannedWorker(TypedDict):

@@ -55,6 +55,7 @@ CREATED = "Run created"
 CONTAINER_RUNNING = "Container running"
 NOT_READY_PREFIX = "Running, not ready"
 TIME_LIMIT_PREFIX = "Exceeded its time limit"
+FAILS_WITH_IT = "failed, and the run fails with it"  # of workers that are stopped because one failed
 
 
 class IllegalMove(Exception):

@@ -5,6 +5,7 @@ from django.urls import path
 from runs.views import (
     actions,
     agent,
+    diff,
     events,
     gpus,
     health,
@@ -15,6 +16,7 @@ from runs.views import (
     run,
     schedules,
     templates,
+    usage,
     webhooks,
     worker,
 )
@@ -58,6 +60,8 @@ urlpatterns = [
         webhooks.replay,
         name="replay_delivery",
     ),
+    path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/diff", diff.diff, name="diff"),
+    path("o/<slug:org>/w/<slug:ws>/usage", usage.usage, name="usage"),
     path("o/<slug:org>/w/<slug:ws>/gpus", gpus.gpus, name="gpus"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/stop", actions.stop_run, name="stop_run"),
     path("o/<slug:org>/w/<slug:ws>/jobs/<slug:cluster>/<slug:name>/delete", actions.delete_run, name="delete_run"),

@@ -103,6 +103,22 @@ def duration(seconds: float | None) -> str:
 
 
 @register.filter
+def offset(seconds: float | None) -> str:
+    """How long after something else: `+0.4s`, `+12s`, `+3m5s`."""
+    if seconds is None:
+        return "–"
+    return f"+{seconds:.1f}s" if 0 < seconds < 9.95 else f"+{units.format_duration(max(0, round(seconds)))}"
+
+
+@register.filter
+def hours(value: float | None) -> str:
+    """GPU-hours: `0.02`, `12.4`, `1,240`."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+@register.filter
 def clock_skew(seconds: float) -> str:
     """`40s behind`, `5m ahead`: of the console's clock."""
     return f"{units.format_duration(abs(round(seconds)))} {'ahead' if seconds > 0 else 'behind'}"
@@ -145,6 +161,7 @@ NAVIGATION: tuple[tuple[str, tuple[Item, ...]], ...] = (
                 frozenset({"machine", "add_machine", "cordon", "drain", "remove_machine"}),
             ),
             Item("GPUs", "gpus", "cpu-chip"),
+            Item("Usage", "usage", "chart-bar"),
         ),
     ),
     (

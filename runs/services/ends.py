@@ -12,7 +12,7 @@ from runs.services import rows
 from runs.services.moves import Batch
 from runs.services.rows import AttemptRow, RunRow, WholeRestart, WorkerRow
 from runs.spec import RunSpec, template_of
-from runs.state_machine import PLACED, WAITING, FirstFailure, WorkerState, worker_failed
+from runs.state_machine import FAILS_WITH_IT, PLACED, WAITING, FirstFailure, WorkerState, worker_failed
 
 
 def policy_of(spec: RunSpec, group: str, run: RunRow) -> Policy:
@@ -67,7 +67,7 @@ def end_worker(
         cause = worker_failed(FirstFailure(worker.name, batch.machine_of(worker), result.reason))
         restart_whole(batch, run, WholeRestart(at + timedelta(seconds=result.wait_seconds), cause, at), "console", at)
     if result.fails_run:
-        reason = f"Worker {worker.name} failed, and the run fails with it"
+        reason = f"Worker {worker.name} {FAILS_WITH_IT}"
         stop_workers(batch, siblings_of(batch, run), reason, "console", at)
 
 

@@ -2,8 +2,9 @@
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
@@ -19,11 +20,15 @@ from machines.queries import machines_for, names_of
 from runs import queries, saved_queries
 from runs.forms import NAMED, NewRun
 from runs.names import RUN_NAME_MAX
+from runs.receipts import receipt_of
 from runs.scheduling.changes import changed
 from runs.services.submit import submit_run
 from runs.spec import RunRequest, load_spec, parse_run
 from runs.views.forecast import forecast
 from runs.views.templates import NOT_JSON, save_page, shown
+
+if TYPE_CHECKING:
+    from runs.models import Run
 
 AGAIN = "-again"
 
@@ -122,11 +127,18 @@ def _run_again(request: HttpRequest, access: Access, again: str) -> HttpResponse
     if run.labels:
         metadata["labels"] = run.labels
     spec = load_spec(run.spec).stored()
-    if change := request.GET.get("change"):
+    derived = _right_sizes(run) if request.GET.get("sizes") == "used" else []
+    for change in [request.GET.get("change", ""), *(size["change"] for size in derived)]:
         with suppress(ValueError):  # a link by hand: the run as it was
             spec = changed(spec, change)
     body = {"metadata": metadata, "spec": spec}
-    return _json_page(request, access, shown(body), cluster=cluster, of=run.name)
+    return _json_page(request, access, shown(body), cluster=cluster, of=run.name, derived=derived)
+
+
+def _right_sizes(run: "Run") -> list[dict[str, str]]:
+    """Of its receipt: {change, label, how} each; none of a run that goes on."""
+    receipt = receipt_of(run, timezone.now())
+    return receipt["right_sizes"] if receipt else []
 
 
 def _from_template(request: HttpRequest, access: Access, uid: str) -> HttpResponse:
@@ -153,9 +165,10 @@ def _json_page(
     of: str = "",
     error: AstraError | None = None,
     template: str = "",
+    derived: Sequence[Mapping[str, str]] = (),
 ) -> HttpResponse:
     context = _cluster_context(access, cluster or request.POST.get("cluster", ""))
-    context |= {"text": text, "error": error, "of": of, "template": template}
+    context |= {"text": text, "error": error, "of": of, "template": template, "derived": derived}
     return render(request, "runs/new_json.html", context, status=error.status if error else 200)
 
 

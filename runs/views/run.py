@@ -1,5 +1,6 @@
 """A run's page: what it is doing and why, its workers, their logs, its history."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,12 @@ from astraconsole.tenancy.pages import context_of
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from machines.images import shown_reference
-from runs import metrics, queries, sentences
+from runs import around, metrics, queries, receipts, sentences
 from runs.scheduling.explain import is_for_good, is_for_room, what_it_takes
 from runs.scheduling.pending import pending_details
 from runs.spec import load_spec
 from runs.state_machine import RUN_ENDED, RunState, WorkerState
-from runs.views import facts
+from runs.views import facts, receipt
 from runs.views.failure import failure_of
 from runs.views.log_panel import run_log
 from runs.views.metrics import run_tab
@@ -58,15 +59,38 @@ def _head(access: Access, run: "Run") -> dict[str, Any]:
         "using": None if ended else metrics.using_now(run.pk),
         "sentence": _sentence(run, failed),
         "failed": failed,
-        "failed_later": queries.failed_later(run, LATER_SHOWN) if counts.get(WorkerState.FAILED, 0) > 1 else [],
+        **_order_of_failure(run, failed, counts),
         "more_failed": counts.get(WorkerState.FAILED, 0) - 1,
         **_waiting(run),
         "failure": failure_of(access, run, failed),
         "retry": facts.retry(spec),
+        "receipt": receipt.shown(receipts.receipt_of(run, timezone.now())) if ended else None,
         "looping": looping,
         "looping_failure": failure_of(access, run, looping),
         "more_loops": loops - 1,
     }
+
+
+def _order_of_failure(run: "Run", failed: "Worker | None", counts: Mapping[str, int]) -> dict[str, Any]:
+    """What followed the first failure, how long after it, and what the samples before it say. The first few of a
+    large run."""
+    stored = (failed.last_failure or {}).get("failed_at") if failed else None
+    if failed is None or not stored:
+        return {"failed_later": [], "findings": []}
+    first = datetime.fromisoformat(stored)
+    later = queries.failed_later(run, LATER_SHOWN) if counts[WorkerState.FAILED] > 1 else []
+    return {
+        "failed_later": [(worker, _seconds_after(first, worker)) for worker in later],
+        "stopped": around.stopped_after(run, first) if counts.get(WorkerState.CANCELLED) else None,
+        "completed_before": counts.get(WorkerState.COMPLETED, 0),
+        "ran_before": (first - run.started_at).total_seconds() if run.started_at else None,
+        "findings": around.findings_of(run, failed, first, timezone.now()),
+    }
+
+
+def _seconds_after(first: datetime, worker: "Worker") -> float | None:
+    stored = (worker.last_failure or {}).get("failed_at")
+    return (datetime.fromisoformat(stored) - first).total_seconds() if stored else None
 
 
 def _waiting(run: "Run") -> dict[str, Any]:
