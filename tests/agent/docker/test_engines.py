@@ -52,6 +52,7 @@ async def machine(
     """Starts an agent on the engine, which has the model."""
     monkeypatch.setenv("DOCKER_HOST", engine.url)
     console.volumes = [model]
+    others = containers(engine)
     made: list[Agent] = []
 
     def start() -> Agent:
@@ -62,7 +63,7 @@ async def machine(
     for agent in made:
         with suppress(ProcessLookupError):
             agent.end()
-    if names := containers(engine):
+    if names := [name for name in containers(engine) if name not in others]:
         engine.docker("rm", "--force", *names)
 
 
@@ -81,6 +82,11 @@ async def failed(console: FakeConsole, item: Order) -> str:
 
 def containers(engine: Engine) -> list[str]:
     return engine.docker("ps", "--all", "--filter", "label=astra.attempt", "--format", "{{.Names}}").split()
+
+
+def left(engine: Engine, *items: Order) -> list[str]:
+    """Containers of these; the engine may have others' too."""
+    return [name for name in containers(engine) if any(item.attempt in name for item in items)]
 
 
 def beside(item: Order) -> str:
@@ -134,8 +140,9 @@ async def test_an_engine_that_does_not_get_to_serve_fails_its_worker_before_that
     hangs = served("echo ran", "sleep 1000", start_seconds=1.5)
     absent = served("echo ran", image="127.0.0.1:1/engine:v1")
     wrong = served("echo ran", command="/no/such/program")
+    hungry = served("echo ran", "exec tail /dev/zero", memory_bytes=16 << 20)
     await console.connected()
-    await console.assign(breaks, hangs, absent, wrong)
+    await console.assign(breaks, hangs, absent, wrong, hungry)
     assert await failed(console, breaks) == "The engine ended: Exited with code 5"
     assert agent.output(breaks) == b"[the end of the engine's log]\nno such model\n"
     assert (await failed(console, hangs)).startswith("The engine did not serve llama within 1.5 seconds: port ")
@@ -143,9 +150,10 @@ async def test_an_engine_that_does_not_get_to_serve_fails_its_worker_before_that
         "The engine could not start: its image 127.0.0.1:1/engine:v1 cannot be pulled: "
     )
     assert (await failed(console, wrong)).startswith("The engine could not start: ")
-    for item in (breaks, hangs, absent, wrong):
+    assert await failed(console, hungry) == "The engine ended: OOMKilled: it exceeded its share of the memory"
+    for item in (breaks, hangs, absent, wrong, hungry):
         assert Phase.RUNNING not in [age.phase for age in console.newest(item.attempt).phases]
-    assert containers(engine) == []
+    assert left(engine, breaks, hangs, absent, wrong, hungry) == []
 
 
 async def test_a_stop_and_a_time_limit_take_the_engine_as_well_at_whatever_point_it_is(console, machine, engine):
@@ -163,12 +171,12 @@ async def test_a_stop_and_a_time_limit_take_the_engine_as_well_at_whatever_point
     await console.assign()
     for item in (loading, running, waiting):
         assert (await console.ended(item.attempt))[0] is EndReason.STOPPED
-    assert [name for name in containers(engine) if name.endswith("-engine")] == []
+    assert [name for name in left(engine, loading, running, waiting) if name.endswith("-engine")] == []
     everything = tuple(item.attempt for item in (loading, running, limited, waiting))
     await console.assign(forget=everything)
     for attempt in everything:
         await console.reached(attempt, Phase.FORGOTTEN)
-    assert containers(engine) == []
+    assert left(engine, loading, running, limited, waiting) == []
 
 
 async def test_an_agent_that_was_killed_goes_on_with_the_engines_it_finds(console, machine, engine):
@@ -200,7 +208,7 @@ async def test_an_agent_that_was_killed_goes_on_with_the_engines_it_finds(consol
     engine.docker("exec", beside(loading), "touch", "/tmp/loaded")
     assert await console.ended(loading.attempt) == (EndReason.EXITED, 0)
     assert (agent.output(loading), agent.output(running)) == (b"42\n", b"42\n")
-    assert [name for name in containers(engine) if name.endswith("-engine")] == []
+    assert [name for name in left(engine, *items) if name.endswith("-engine")] == []
 
 
 async def test_a_machine_that_is_removed_and_an_engine_that_is_nobodys_leave_nothing(console, machine, engine):
