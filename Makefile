@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup run test test-faults test-torch check format bench bench-cli bench-scheduler bench-logs bench-metrics screenshots clean
+.PHONY: setup run test test-faults test-torch check format bench bench-cli bench-scheduler bench-logs bench-events bench-metrics screenshots clean
 
 setup: .venv/requirements.installed
 
@@ -69,6 +69,9 @@ bench-scheduler: setup
 
 bench-logs: setup
 	$(BIN)/python -m bench.logs $(BENCH)
+
+bench-events: setup
+	$(BIN)/python -m bench.events $(BENCH)
 
 bench-metrics: setup
 	$(BIN)/python -m bench.metrics $(BENCH)

@@ -143,7 +143,10 @@ _NAMES_OF_MOVES = """
     JOIN machines_namespace n ON n.id = r.namespace_id JOIN machines_cluster c ON c.id = n.cluster_id
 """
 # As `transition_person` has them: what machines and the scheduler did is nearly everything.
-_BY_A_PERSON = "AND NOT (t.actor::text LIKE 'machine %%' AND t.actor IS NOT NULL) AND NOT (t.actor = 'scheduler')"
+_BY_A_PERSON = "AND NOT (t.actor::text LIKE 'machine %%') AND NOT (t.actor = 'scheduler')"
+# A name that no machine has would be looked for among all that machines ever did.
+_OF_A_MACHINE = """AND EXISTS (SELECT FROM machines_namespace n JOIN machines_machine m ON m.cluster_id = n.cluster_id
+    WHERE n.workspace_id = %(workspace)s AND m.name = substr(%(actor)s, 9))"""
 
 
 def _read(workspace_id: int, filters: Wanted, bound: Position, limit: int, forward: bool) -> list[Event]:
@@ -177,7 +180,9 @@ def _page(table: str, source: Source, where: str, forward: bool) -> str:
 def _moves(filters: Wanted, forward: bool, parameters: dict[str, Any]) -> str:
     of_kind = {"": "", RUN: "AND t.worker_id IS NULL", WORKER: "AND t.worker_id IS NOT NULL"}[filters.kind]
     by = _actor(filters)
-    if by and not filters.actor.startswith("machine ") and filters.actor != "scheduler":
+    if filters.actor.startswith("machine "):
+        by += f" {_OF_A_MACHINE}"
+    elif by and filters.actor != "scheduler":
         by += f" {_BY_A_PERSON}"
     if not filters.name:
         where = f"t.workspace_id = %(workspace)s {of_kind} {by}"
