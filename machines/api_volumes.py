@@ -15,7 +15,7 @@ from astraconsole.tenancy.queries import Access
 from machines import queries
 from machines.data_names import NAME_RULE
 from machines.fillings import VolumeView, views_of
-from machines.protocol import DataKind
+from machines.orders import DataKind
 from machines.volumes import FORMS, SOURCE_LENGTH, create_volume, fields_of
 from runs.services.volumes import delete_volume
 

@@ -22,6 +22,7 @@ from django.db import transaction
 from astraconsole import events
 from astraconsole.sql import fetch, prepared
 from machines import protocol
+from machines.orders import CredentialSource, DataKind, Order, VolumeSource
 
 TAKEN_SECONDS = 2  # within which some daphne must say that it has the machine's connection
 
@@ -49,7 +50,7 @@ class AssignmentSet(NamedTuple):
     frame: bytes
 
 
-def assign(items: Sequence[tuple[int, protocol.Order]]) -> None:
+def assign(items: Sequence[tuple[int, Order]]) -> None:
     """Have machines (by id) run these attempts."""
     if not items:
         return
@@ -174,9 +175,9 @@ def _credentials(cluster_ids: Iterable[int]) -> dict[int, msgspec.Raw]:
         WHERE n.cluster_id = ANY(%s) ORDER BY c.id""",
         [list(cluster_ids)],
     )
-    sources: dict[int, list[protocol.CredentialSource]] = defaultdict(list)
+    sources: dict[int, list[CredentialSource]] = defaultdict(list)
     for cluster_id, uid, *columns in found:
-        sources[cluster_id].append(protocol.CredentialSource(uid.hex, *columns))
+        sources[cluster_id].append(CredentialSource(uid.hex, *columns))
     return {cluster_id: msgspec.Raw(msgspec.msgpack.encode(items)) for cluster_id, items in sources.items()}
 
 
@@ -189,9 +190,9 @@ def _volumes(cluster_ids: Iterable[int]) -> dict[int, msgspec.Raw]:
         WHERE n.cluster_id = ANY(%s) ORDER BY v.id""",
         [list(cluster_ids)],
     )
-    sources: dict[int, list[protocol.VolumeSource]] = defaultdict(list)
+    sources: dict[int, list[VolumeSource]] = defaultdict(list)
     for cluster_id, uid, workspace_id, kind, *columns in found:
-        source = protocol.VolumeSource(uid.hex, workspace_id, protocol.DataKind(kind), *columns)
+        source = VolumeSource(uid.hex, workspace_id, DataKind(kind), *columns)
         sources[cluster_id].append(source)
     return {cluster_id: msgspec.Raw(msgspec.msgpack.encode(items)) for cluster_id, items in sources.items()}
 

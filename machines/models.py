@@ -135,7 +135,7 @@ class Assignment(models.Model):
     """What a machine is to do about one attempt: run it, archive it, or forget it. No row: stop it, keep its log.
 
     The rows of a machine are the full set that it is sent. `runs` writes them through `machines.dispatch`; the order is
-    kept encoded (`machines.protocol.Order`), so that sending a set costs one query and no decoding.
+    kept encoded (`machines.orders.Order`), so that sending a set costs one query and no decoding.
     """
 
     attempt = models.UUIDField(primary_key=True)
@@ -186,7 +186,7 @@ class Volume(models.Model):
 
     workspace = models.ForeignKey(Workspace, on_delete=models.CASCADE, related_name="volumes")
     uid = models.UUIDField(default=uuid.uuid4, unique=True)
-    kind = models.CharField(max_length=10)  # machines.protocol.DataKind: drive | model
+    kind = models.CharField(max_length=10)  # machines.orders.DataKind: drive | model
     name = models.CharField(max_length=63)
     form = models.CharField(max_length=10, choices=VolumeForm.choices)
     source = models.CharField(max_length=1000)
@@ -210,7 +210,7 @@ class DataOnMachine(models.Model):
     `machines.data_states`; the row may outlive what it is about, so it is read from there."""
 
     machine = models.ForeignKey(Machine, on_delete=models.CASCADE, related_name="data", db_index=False)
-    kind = models.CharField(max_length=10)  # machines.protocol.DataKind
+    kind = models.CharField(max_length=10)  # machines.orders.DataKind
     uid = models.UUIDField()
     state = models.CharField(max_length=20)
     message = models.CharField(max_length=500, blank=True)

@@ -19,7 +19,7 @@ from machines.models import (
     Namespace,
     Volume,
 )
-from machines.protocol import DataKind
+from machines.orders import DataKind
 
 HISTORY_SHOWN = 200
 

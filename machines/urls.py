@@ -3,7 +3,7 @@
 from django.urls import URLPattern, path
 
 from machines import views, views_credentials, views_volumes
-from machines.protocol import DataKind
+from machines.orders import DataKind
 from machines.views_agent import join
 
 urlpatterns: list[URLPattern] = [

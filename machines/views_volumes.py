@@ -19,7 +19,7 @@ from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from machines import queries
 from machines.fillings import views_of
-from machines.protocol import DataKind
+from machines.orders import DataKind
 from machines.volumes import FORMS, create_volume, fields_of
 from runs.services.volumes import delete_volume
 

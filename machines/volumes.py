@@ -16,7 +16,7 @@ from astraconsole.tenancy.services import hold
 from machines import dispatch
 from machines.data_names import NAME_RULE, is_data_name
 from machines.models import Volume, VolumeForm
-from machines.protocol import DataKind
+from machines.orders import DataKind
 
 VOLUMES_MAX = 500  # of one workspace, drives and models together: its machines are told all of them
 SOURCE_LENGTH, ENDPOINT_LENGTH, VERSION_LENGTH = 1000, 300, 63

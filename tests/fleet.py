@@ -19,6 +19,7 @@ from astraconsole.tokens import digest
 from machines import dispatch, inbox, protocol
 from machines.consumers import AgentConsumer
 from machines.models import Cluster, Machine, MachineState, Namespace
+from machines.orders import Order
 
 T = TypeVar("T")
 _numbers = itertools.count(1)
@@ -54,10 +55,10 @@ def a_machine(cluster: Cluster, name: str = "gpu-07", token: str | None = None, 
     )
 
 
-def an_order(attempt: uuid.UUID | None = None, **fields: object) -> protocol.Order:
+def an_order(attempt: uuid.UUID | None = None, **fields: object) -> Order:
     uid = (attempt or uuid.uuid4()).hex
     names = {"worker": uuid.uuid4().hex, "run": uuid.uuid4().hex, "worker_name": "resnet-0", "run_name": "resnet"}
-    return protocol.Order(attempt=uid, number=1, image="busybox", **{**names, **fields})
+    return Order(attempt=uid, number=1, image="busybox", **{**names, **fields})
 
 
 def a_hello(**fields: object) -> protocol.Hello:

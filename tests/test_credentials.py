@@ -10,7 +10,8 @@ from astraconsole.tenancy.permissions import Role
 from machines import credentials, data_states, dispatch, protocol, queries
 from machines.data_states import Told
 from machines.models import Assignment, Credential, Machine
-from machines.protocol import DataKind, DataState
+from machines.orders import DataKind, SecretUse
+from machines.protocol import DataState
 from runs.services.credentials import delete_credential
 from runs.services.stopping import stop_run
 from tests import builders as make
@@ -76,8 +77,8 @@ def test_an_order_names_credentials_and_holds_where_nothing_of_them_is(admin, ea
         b"\x83\xa4type\xabassignments\xa8revision\x01\xa6orders\x91" + bytes(Assignment.objects.get().order)
     ).orders[0]
     assert order.workspace == admin.workspace.pk
-    assert order.secrets == [protocol.SecretUse("hf", {"token": "HF_TOKEN"})]
-    assert order.registry_secret == protocol.SecretUse("registry-login")
+    assert order.secrets == [SecretUse("hf", {"token": "HF_TOKEN"})]
+    assert order.registry_secret == SecretUse("registry-login")
     assert b"hf/token" not in bytes(Assignment.objects.get().order)
 
 

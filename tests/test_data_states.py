@@ -7,7 +7,8 @@ import pytest
 from machines import data_states
 from machines.data_states import Told
 from machines.models import DataOnMachine
-from machines.protocol import DataKind, DataState
+from machines.orders import DataKind
+from machines.protocol import DataState
 from tests import builders as make
 from tests.builders import T0, after
 

@@ -14,7 +14,7 @@ from astraconsole.tenancy.permissions import Role
 from astraconsole.tenancy.queries import Access
 from machines import credentials, volumes
 from machines.models import Cluster, Credential, Volume
-from machines.protocol import DataKind
+from machines.orders import DataKind
 from runs.models import Schedule, Template
 from runs.saved import TemplateFields, read_schedule
 from runs.services import schedules, templates

@@ -10,7 +10,8 @@ from django.test import Client
 from astraconsole.tenancy.permissions import Role
 from machines import dispatch
 from machines.models import DataOnMachine, Machine, Volume
-from machines.protocol import DataKind, Order, VolumeUse, decode_to_agent
+from machines.orders import DataKind, Order, VolumeUse
+from machines.protocol import decode_to_agent
 from tests import builders
 from tests.api_calls import WORKSPACE, Caller, refused
 from tests.builders import T0

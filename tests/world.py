@@ -10,7 +10,7 @@ from astraconsole.tenancy.queries import Access
 from astraconsole.tenancy.services import create_token
 from machines.credentials import save_credential
 from machines.models import Cluster, Machine
-from machines.protocol import DataKind
+from machines.orders import DataKind
 from machines.volumes import create_volume
 from runs.models import Delivery, Run, Template, Webhook
 from runs.saved import read_schedule

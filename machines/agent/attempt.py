@@ -5,7 +5,8 @@ from enum import StrEnum
 import msgspec
 
 from machines.agent.runtimes.base import Exited, Failed
-from machines.protocol import EndReason, Phase, PhaseAge, Probes, PullFailure, Report
+from machines.orders import Probes
+from machines.protocol import EndReason, Phase, PhaseAge, PullFailure, Report
 
 
 class StopCause(StrEnum):

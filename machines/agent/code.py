@@ -13,7 +13,8 @@ from machines import packed_code
 from machines.agent.connection import is_local
 from machines.agent.preparing import Waits
 from machines.agent.runtimes.base import NOTHING_PREPARED, AttemptFolder, CannotStart, Prepared
-from machines.protocol import CodeUse, EndReason, Order
+from machines.orders import CodeUse, Order
+from machines.protocol import EndReason
 
 ANSWER_SECONDS = 30
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 10.0

@@ -25,7 +25,7 @@ import hvac.exceptions
 import msgspec
 import requests
 
-from machines.protocol import CredentialSource
+from machines.orders import CredentialSource
 
 VALUE_BYTES = 1024 * 1024
 VAULT_SECONDS = 10

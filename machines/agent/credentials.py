@@ -25,7 +25,8 @@ from machines.agent.runtimes.base import (
 from machines.agent.secret_files import SecretFiles
 from machines.agent.secret_values import Unfit, environment_of, files_of, login_of
 from machines.images import image_reference
-from machines.protocol import CredentialSource, DataKind, DataState, EndReason, Order, SecretUse
+from machines.orders import CredentialSource, DataKind, Order, SecretUse
+from machines.protocol import DataState, EndReason
 
 SYNCED, FAILED = "Synced", "Failed"
 FIRST_PAUSE_SECONDS = 1.0  # between tries, doubling

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from machines.protocol import DATA_STATES_MAX, MAX_BYTES_FROM_AGENT, DataKind, DataState, DataStates, encode
+from machines.orders import DataKind
+from machines.protocol import DATA_STATES_MAX, MAX_BYTES_FROM_AGENT, DataState, DataStates, encode
 
 SPACING_SECONDS = 1.0  # between two messages
 SHORT_MESSAGE = 100  # characters

@@ -5,7 +5,7 @@ from typing import TypeAlias
 
 from machines.agent.attempt import Attempt
 from machines.agent.probes import ProbeKind
-from machines.protocol import Order, Probe
+from machines.orders import Order, Probe
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import os
 import aiohttp
 from yarl import URL
 
-from machines.protocol import HttpCheck
+from machines.orders import HttpCheck
 
 HOST = "127.0.0.1"
 GOOD = range(200, 400)

@@ -35,7 +35,8 @@ import msgspec
 from machines.agent import clock, output, place
 from machines.agent.attempt import Attempt
 from machines.agent.runtimes.base import AttemptFolder
-from machines.protocol import ARCHIVE_LINES, Order, Phase
+from machines.orders import Order
+from machines.protocol import ARCHIVE_LINES, Phase
 
 log = logging.getLogger(__name__)
 

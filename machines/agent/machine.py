@@ -44,6 +44,7 @@ from machines.agent.runtimes.base import (
 from machines.agent.sampler import Sampler
 from machines.agent.secret_files import SecretFiles
 from machines.agent.supervisor import Supervisor
+from machines.orders import Order, Probe
 from machines.protocol import (
     VERSION,
     Acknowledge,
@@ -54,9 +55,7 @@ from machines.protocol import (
     Heartbeat,
     Hello,
     Inventory,
-    Order,
     Phase,
-    Probe,
     Reply,
     ToAgent,
     Welcome,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from machines.agent.runtimes.base import NOTHING_PREPARED, AttemptFolder, Prepared
-from machines.protocol import Order
+from machines.orders import Order
 
 Waits: TypeAlias = Callable[[str], None]  # hears the sentence that says what is waited for; "": nothing
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from machines.protocol import Probe, Probes
+from machines.orders import Probe, Probes
 
 MESSAGE_CHARACTERS = 300
 

@@ -5,7 +5,7 @@ import logging
 
 from machines.agent.probes import ProbeKind
 from machines.agent.runtimes.base import CannotProbe, Runtime
-from machines.protocol import Order, Probe
+from machines.orders import Order, Probe
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,8 @@ from machines.agent.runtimes.base import Runtime
 from machines.agent.supervisor import Supervisor
 from machines.agent.usage import Usage
 from machines.metrics.names import key_of
-from machines.protocol import AttemptSamples, Gpu, GpuUse, Order, Phase, SampleRow, Samples
+from machines.orders import Order
+from machines.protocol import AttemptSamples, Gpu, GpuUse, Phase, SampleRow, Samples
 
 SAMPLE_SECONDS = 10.0  # until a console says otherwise
 HEALTH_SECONDS = 30.0

@@ -18,17 +18,8 @@ from machines.agent.runtimes.base import (
     RuntimeEvent,
     Waiting,
 )
-from machines.protocol import (
-    Acknowledge,
-    Assignments,
-    EndReason,
-    Order,
-    Phase,
-    Probes,
-    Report,
-    Reports,
-    Welcome,
-)
+from machines.orders import Order, Probes
+from machines.protocol import Acknowledge, Assignments, EndReason, Phase, Report, Reports, Welcome
 
 SEQ_AFTER_RESTART = 1 << 16  # reports sent but not written down may have counted on: start above them
 SEQ_OF_UNKNOWN = (1 << 31) - 2  # of an attempt of which nothing is left: above whatever was reported of it

@@ -3,7 +3,7 @@
 from django.conf import settings
 
 from astraconsole.errors import ValidationError
-from machines.protocol import DataKind, EngineUse, VolumeUse
+from machines.orders import DataKind, EngineUse, VolumeUse
 from runs.spec import RunSpec
 from runs.spec_rules import MODEL_PATH
 

@@ -17,7 +17,7 @@ from django.db import transaction
 
 from astraconsole import events, sql
 from machines import dispatch
-from machines.protocol import Order
+from machines.orders import Order
 from runs.services import machine_rows, rows, writes
 from runs.services.rows import AttemptRow, RunRow, WorkerRow
 from runs.services.writes import NewAttempt, TransitionRow

@@ -1,9 +1,9 @@
-"""What a machine is told to run: an attempt's `protocol.Order`, with the environment that the console injects."""
+"""What a machine is told to run: an attempt's `Order`, with the environment that the console injects."""
 
 from collections.abc import Mapping
 from uuid import UUID
 
-from machines.protocol import CodeUse, DataKind, ExecCheck, HttpCheck, Order, Probe, Probes, SecretUse, VolumeUse
+from machines.orders import CodeUse, DataKind, ExecCheck, HttpCheck, Order, Probe, Probes, SecretUse, VolumeUse
 from runs.services import engines
 from runs.services.rows import RunRow, WorkerRow
 from runs.spec import KeptCode, RunSpec, TaskTemplate, template_of

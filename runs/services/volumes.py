@@ -7,7 +7,7 @@ from astraconsole.errors import Conflict
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from machines import queries, volumes
-from machines.protocol import DataKind
+from machines.orders import DataKind
 from runs.reference_queries import runs_using_volume
 
 NAMED = 5

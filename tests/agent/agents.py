@@ -15,7 +15,7 @@ from typing import Any
 
 from machines.agent.cgroups import NoCgroups, prepare
 from machines.agent.keeper_client import cgroup_name
-from machines.protocol import Order
+from machines.orders import Order
 from tests.agent.fake_console import FakeConsole
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,23 +11,21 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from machines import protocol
+from machines.orders import CredentialSource, Order, VolumeSource
 from machines.protocol import (
     Acknowledge,
     Answer,
     Assignments,
     Call,
-    CredentialSource,
     DataState,
     DataStates,
     EndReason,
     Heartbeat,
     Hello,
-    Order,
     Phase,
     Reply,
     Report,
     Reports,
-    VolumeSource,
     Welcome,
 )
 

@@ -3,7 +3,8 @@
 import hashlib
 import uuid
 
-from machines.protocol import CodeUse, EndReason, Order, Phase
+from machines.orders import CodeUse, Order
+from machines.protocol import EndReason, Phase
 from tests import archives
 from tests.agent.agents import script
 from tests.agent.fake_console import FakeConsole

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from machines.agent.credential_providers import NotFetched, Providers
-from machines.protocol import CredentialSource
+from machines.orders import CredentialSource
 from tests.vault import Vault
 
 

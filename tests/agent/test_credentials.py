@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from machines.protocol import CredentialSource, EndReason, Order, Phase, SecretUse
+from machines.orders import CredentialSource, Order, SecretUse
+from machines.protocol import EndReason, Phase
 from tests.agent.agents import Agent, environment, eventually, script
 from tests.agent.fake_console import FakeConsole
 

@@ -17,7 +17,7 @@ from machines.agent.data.filling import Filling, Stopped, read_manifest, write_m
 from machines.agent.data.problems import DiskFull, SourceAway, SourceChanged, SourceRefused, WrongChecksum
 from machines.agent.data.remote import Remote
 from machines.agent.data.roots import Roots
-from machines.protocol import DataKind, VolumeSource
+from machines.orders import DataKind, VolumeSource
 from tests.agent.sources import Source, http_source
 
 MIB = 1024**2

@@ -10,15 +10,14 @@ from machines.agent.launch import Launch
 from machines.agent.preparing import Preparation, Waits
 from machines.agent.runtimes.base import AttemptFolder, CannotStart, Mount, Prepared, Progress, RegistryLogin
 from machines.agent.supervisor import Supervisor
+from machines.orders import DataKind, Order
 from machines.protocol import (
     DATA_STATES_MAX,
     MAX_BYTES_FROM_AGENT,
     Assignments,
-    DataKind,
     DataState,
     DataStates,
     EndReason,
-    Order,
     Phase,
     Welcome,
     encode,

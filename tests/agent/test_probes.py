@@ -15,18 +15,8 @@ from machines.agent.probes import ProbeKind, Prober, exit_failure
 from machines.agent.runtimes.base import AttemptFolder, CannotProbe, Exited, Progress, RuntimeEvent
 from machines.agent.runtimes.process import ProcessRuntime
 from machines.agent.supervisor import Supervisor
-from machines.protocol import (
-    Assignments,
-    EndReason,
-    ExecCheck,
-    HttpCheck,
-    Order,
-    Phase,
-    Probe,
-    Probes,
-    Report,
-    Welcome,
-)
+from machines.orders import ExecCheck, HttpCheck, Order, Probe, Probes
+from machines.protocol import Assignments, EndReason, Phase, Report, Welcome
 from tests.agent.agents import Agent, environment, eventually, order, pids, script
 from tests.agent.fake_console import FakeConsole
 

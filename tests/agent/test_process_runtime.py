@@ -9,7 +9,8 @@ import pytest
 from machines.agent.keeper_client import KeeperClient
 from machines.agent.runtimes.base import Adoptable, AttemptFolder, Exited, Failed, Progress, RuntimeEvent
 from machines.agent.runtimes.process import ProcessRuntime
-from machines.protocol import EndReason, Order
+from machines.orders import Order
+from machines.protocol import EndReason
 from tests.agent.agents import environment, eventually, pids, script
 
 

@@ -8,7 +8,8 @@ from machines.agent.attempt import Attempt, StopCause, end_reason
 from machines.agent.effects import Accept, Leave, Remove, Save, Stop
 from machines.agent.runtimes.base import Exited, Failed, MemoryKills, Progress
 from machines.agent.supervisor import Supervisor
-from machines.protocol import Acknowledge, Assignments, EndReason, Order, Phase, Report, Welcome
+from machines.orders import Order
+from machines.protocol import Acknowledge, Assignments, EndReason, Phase, Report, Welcome
 
 CONSOLE = "c" * 32
 

@@ -10,7 +10,8 @@ from machines.agent.attempt import Attempt
 from machines.agent.effects import Accept, Archive, Effect, Leave, Remove, Save, Stop
 from machines.agent.runtimes.base import Exited, Progress
 from machines.agent.supervisor import Supervisor
-from machines.protocol import Acknowledge, Assignments, Order, Phase, Report, Welcome
+from machines.orders import Order
+from machines.protocol import Acknowledge, Assignments, Phase, Report, Welcome
 
 CONSOLE = "c" * 32
 UIDS = [f"{number:032x}" for number in range(5)]

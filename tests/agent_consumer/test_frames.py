@@ -11,6 +11,7 @@ from django.utils import timezone
 from machines import connections, dispatch, inbox, presence, protocol
 from machines.connections import Beat
 from machines.models import Liveness, Machine, MachineState
+from machines.orders import Order
 from machines.protocol import Close
 from tests.fleet import (
     TOKEN,
@@ -97,7 +98,7 @@ async def test_a_push_that_was_lost_is_made_good_by_the_next_heartbeat(agent, ma
     assert await agent.hears_nothing()
 
 
-def _assign_unpushed(machine: Machine, order: protocol.Order) -> None:
+def _assign_unpushed(machine: Machine, order: Order) -> None:
     """As when Redis is away at the commit."""
     connection = Machine.objects.values_list("connection", flat=True).get(pk=machine.pk)
     Machine.objects.update(connection="")

@@ -13,7 +13,8 @@ from astraconsole.tenancy.permissions import Role
 from astraconsole.tenancy.services import create_token
 from machines.credentials import save_credential
 from machines.models import Machine, MachineState
-from machines.protocol import DataKind, EndReason, Phase, PullFailure
+from machines.orders import DataKind
+from machines.protocol import EndReason, Phase, PullFailure
 from machines.volumes import create_volume
 from runs.debugging_documents import ReceiptDocument
 from runs.models import Attempt, Firing, Run, Worker

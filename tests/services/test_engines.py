@@ -8,7 +8,8 @@ import pytest
 from astraconsole.errors import Conflict, ValidationError
 from astraconsole.tenancy.permissions import Role
 from machines.models import Assignment, Machine
-from machines.protocol import DataKind, EndReason, EngineUse, Order, Phase, VolumeUse
+from machines.orders import DataKind, EngineUse, Order, VolumeUse
+from machines.protocol import EndReason, Phase
 from machines.volumes import create_volume
 from runs.models import Run
 from runs.scheduling.dry_run import dry_run

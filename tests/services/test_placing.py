@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from machines.models import Assignment, Machine
-from machines.protocol import Order
+from machines.orders import Order
 from runs.models import Attempt, Worker
 from runs.scheduling.shapes import equal_workers
 from runs.services import placing

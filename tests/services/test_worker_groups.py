@@ -9,7 +9,8 @@ from django.db import connection
 
 from astraconsole.errors import JobAlreadyExists
 from machines.models import Assignment
-from machines.protocol import EndReason, Order, Phase
+from machines.orders import Order
+from machines.protocol import EndReason, Phase
 from runs.models import Run, Stem
 from runs.scheduling.load import load_snapshot
 from runs.scheduling.shapes import equal_workers

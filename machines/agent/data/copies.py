@@ -13,7 +13,8 @@ from machines.agent.data.problems import DataProblem, SourceChanged
 from machines.agent.data.remote import Remote
 from machines.agent.data.roots import Roots
 from machines.agent.data_board import DataBoard
-from machines.protocol import DataState, VolumeSource
+from machines.orders import VolumeSource
+from machines.protocol import DataState
 
 LOOK_SECONDS = 0.5  # between looks at how far it is
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0

@@ -20,7 +20,7 @@ import msgspec
 
 from machines.agent.data.problems import SourceAway, SourceChanged, SourceRefused
 from machines.agent.data.roots import Roots
-from machines.protocol import VolumeSource
+from machines.orders import VolumeSource
 
 CONNECT_SECONDS, SILENCE_SECONDS = 30, 30
 PARALLEL = 8  # requests at a time

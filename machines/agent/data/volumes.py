@@ -22,7 +22,8 @@ from machines.agent.data.roots import Roots
 from machines.agent.data_board import DataBoard
 from machines.agent.preparing import Waits
 from machines.agent.runtimes.base import NOTHING_PREPARED, AttemptFolder, Mount, Prepared
-from machines.protocol import DataKind, DataState, Order, VolumeSource, VolumeUse
+from machines.orders import DataKind, Order, VolumeSource, VolumeUse
+from machines.protocol import DataState
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 30.0
 FILLED_AT_ONCE = 4  # copies; the others wait their turn

@@ -16,7 +16,8 @@ from typing import Protocol, TypeAlias
 
 from machines.agent.probes import ProbeKind
 from machines.agent.usage import Usage
-from machines.protocol import EndReason, Order, Phase, Probe, PullFailure
+from machines.orders import Order, Probe
+from machines.protocol import EndReason, Phase, PullFailure
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,8 @@ from machines.agent.runtimes.docker_memory import MemoryWatch
 from machines.agent.runtimes.docker_model_server import ModelServer
 from machines.agent.runtimes.docker_output import OutputFollower
 from machines.agent.usage import Usage, engine_usage
-from machines.protocol import EndReason, Gpu, HttpCheck, Order, Phase, Probe
+from machines.orders import HttpCheck, Order, Probe
+from machines.protocol import EndReason, Gpu, Phase
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

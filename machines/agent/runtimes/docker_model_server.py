@@ -28,7 +28,8 @@ from machines.agent.runtimes.base import (
 from machines.agent.runtimes.docker_engine import TROUBLE, Engine
 from machines.agent.runtimes.docker_images import Image, provide_image
 from machines.agent.runtimes.docker_log import FrameDecoder, OutputCopy
-from machines.protocol import EndReason, EngineUse, HttpCheck, Order
+from machines.orders import EngineUse, HttpCheck, Order
+from machines.protocol import EndReason
 
 PORTS = range(10_000, 20_000)  # below those that systems give to connections, and that runs rendezvous at
 PORT_FILE = "model-engine.port"  # of an attempt's folder

@@ -8,7 +8,8 @@ import msgspec
 
 from machines.agent.runtimes.base import Mount, Prepared, RegistryLogin
 from machines.images import image_reference
-from machines.protocol import EngineUse, Gpu, Order, PullFailure
+from machines.orders import EngineUse, Order
+from machines.protocol import Gpu, PullFailure
 
 LABEL = "astra"  # labels are astra.machine, astra.attempt, …
 LOG_FILE_BYTES = 128 * 1024**2

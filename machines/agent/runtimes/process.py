@@ -35,7 +35,8 @@ from machines.agent.runtimes.base import (
     at_once,
 )
 from machines.agent.usage import Usage, cgroup_usage, sessions_usage
-from machines.protocol import EndReason, HttpCheck, Order, Phase, Probe
+from machines.orders import HttpCheck, Order, Probe
+from machines.protocol import EndReason, Phase
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SIGKILLED = 137

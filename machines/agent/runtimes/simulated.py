@@ -30,7 +30,8 @@ from machines.agent.runtimes.base import (
     at_once,
 )
 from machines.agent.usage import Usage
-from machines.protocol import EndReason, Order, Phase, Probe
+from machines.orders import Order, Probe
+from machines.protocol import EndReason, Phase
 
 TERMINATED = 143
 

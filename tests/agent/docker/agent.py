@@ -16,7 +16,7 @@ from machines.agent.runtimes.base import (
     RuntimeEvent,
 )
 from machines.agent.runtimes.docker import DockerRuntime
-from machines.protocol import Order
+from machines.orders import Order
 from tests.engine import IMAGE, Engine
 
 DEADLINE_SECONDS = 60

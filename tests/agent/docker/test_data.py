@@ -7,7 +7,8 @@ import uuid
 
 import pytest
 
-from machines.protocol import CodeUse, DataKind, DataState, EndReason, Order, Phase, VolumeSource, VolumeUse
+from machines.orders import CodeUse, DataKind, Order, VolumeSource, VolumeUse
+from machines.protocol import DataState, EndReason, Phase
 from tests import archives
 from tests.agent.agents import eventually, order
 from tests.agent.fake_console import FakeConsole

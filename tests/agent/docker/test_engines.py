@@ -14,19 +14,8 @@ import pytest
 from machines.agent.runtimes.base import Mount
 from machines.agent.runtimes.docker_request import LogFiles, Site, engine_request
 from machines.agent.usage import Usage
-from machines.protocol import (
-    Close,
-    DataKind,
-    EndReason,
-    EngineUse,
-    Goodbye,
-    Gpu,
-    Order,
-    Phase,
-    VolumeSource,
-    VolumeUse,
-    encode,
-)
+from machines.orders import DataKind, EngineUse, Order, VolumeSource, VolumeUse
+from machines.protocol import Close, EndReason, Goodbye, Gpu, Phase, encode
 from tests.agent.agents import Agent, eventually, order
 from tests.agent.fake_console import FakeConsole
 from tests.engine import IMAGE, Engine

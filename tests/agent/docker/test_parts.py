@@ -35,7 +35,8 @@ from machines.agent.runtimes.docker_request import (
     pull_failure,
 )
 from machines.images import image_reference
-from machines.protocol import Gpu, Order, PullFailure
+from machines.orders import Order
+from machines.protocol import Gpu, PullFailure
 
 DIGEST = "sha256:" + "a" * 64
 

@@ -6,7 +6,7 @@ import pytest
 
 from machines.agent.probes import ProbeKind
 from machines.agent.runtimes.base import CannotProbe
-from machines.protocol import ExecCheck, HttpCheck, Order, Probe
+from machines.orders import ExecCheck, HttpCheck, Order, Probe
 from tests.agent.docker.agent import Agent, until
 
 pytestmark = pytest.mark.engine
