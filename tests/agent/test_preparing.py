@@ -46,11 +46,15 @@ async def test_what_the_steps_give_comes_together():
     data, model = Mount(Path("/data"), "/data", read_only=True), Mount(Path("/m"), "/model", read_only=True)
     steps = [
         gives(Prepared(env={"A": "1"}, mounts=[data], login=RegistryLogin("registry", "user", "word"))),
-        gives(Prepared(env={"B": "2"}, mounts=[model], workspace=Path("/work"))),
+        gives(Prepared(env={"B": "2"}, mounts=[model], served_model=model, workspace=Path("/work"))),
     ]
     prepared = await Preparation(steps).prepare(order("true"), FOLDER, lambda sentence: None)
     assert prepared == Prepared(
-        {"A": "1", "B": "2"}, [data, model], RegistryLogin("registry", "user", "word"), Path("/work")
+        env={"A": "1", "B": "2"},
+        mounts=[data, model],
+        login=RegistryLogin("registry", "user", "word"),
+        served_model=model,
+        workspace=Path("/work"),
     )
 
 
