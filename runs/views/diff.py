@@ -27,7 +27,6 @@ def diff(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> Ht
         compared=compared,
         against=against,
         sections=_sections(compared),
-        api=request.build_absolute_uri("/api/v1"),
     )
     return render(request, "runs/diff.html", context)
 

@@ -49,7 +49,6 @@ def usage(request: HttpRequest, org: str, ws: str) -> HttpResponse:
         last_month=month_name(months_before(today, 1)),
         total=sum(used.gpu_hours for used in found),
         count=MONTHS,
-        api=request.build_absolute_uri("/api/v1"),
     )
     return render(request, "runs/usage.html", context)
 
