@@ -157,6 +157,12 @@ def test_a_list_of_runs_is_submitted_one_after_the_other(console: StandIn, tmp_p
     assert [asked.body for asked in console.asked] == [{"a": 1}, {"b": 2}]
 
 
+def test_a_file_without_a_run_is_told_so(console: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "runs.json").write_text("[]")
+    result = astraeus("submit", str(tmp_path / "runs.json"))
+    assert (result.exit_code, result.stderr) == (2, f"astra: {tmp_path}/runs.json holds no run\n")
+
+
 def test_a_history_may_be_a_workers(console: StandIn) -> None:
     moved = {"transition_at": "2026-10-01T01:02:11.402117Z", "state": "Running", "reason": "up", "actor": "ada"}
     console.answers["GET", "clusters/gpu-east/api/tasks/llama-0"] = (200, {"history": [moved]})

@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from runs import saved_queries
 from runs.models import Run, Schedule, Template
 from runs.services import schedules
+from runs.spec import parse_run
 from tests import builders
 from tests.pages.place import Place
 
@@ -145,3 +146,10 @@ def test_a_failed_schedule_says_why_on_both_pages(place: Place) -> None:
     for path in ("/schedules", "/schedules/nightly"):
         assert "UNKNOWN_FIELD: fields this API does not know: spec.replicas" in place.get(path)
     assert saved_queries.firings_of(Schedule.objects.get())[0].outcome == "Failed"
+
+
+@pytest.mark.parametrize("page", ["/save-template", "/new-schedule"])
+def test_an_empty_box_shows_a_specification_that_works(place: Place, page: str) -> None:
+    [example] = re.findall(r'<textarea[^>]*placeholder="([^"]*)"', place.get(page))
+    body = {"metadata": {"name": "a"}, "spec": json.loads(unescape(example))}
+    assert parse_run(body).spec.task_template.image == "python:3.11-slim"

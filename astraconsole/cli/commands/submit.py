@@ -7,7 +7,7 @@ import click
 from astraconsole.cli import options
 from astraconsole.cli.client import connect
 from astraconsole.cli.output import as_json
-from astraconsole.cli.problems import Exit
+from astraconsole.cli.problems import Exit, NotConfigured
 from astraconsole.cli.run_files import parse_run_file, read_run_file
 from astraconsole.cli.submitting import submit
 
@@ -23,8 +23,10 @@ def command(file: Path, wait: bool, dry_run: bool, as_json: bool) -> int:
     A list of runs, as `astra import` may print, is submitted one after the other.
     """
     document = parse_run_file(*read_run_file(file))
-    client = connect()
     bodies = document if isinstance(document, list) else [document]
+    if not bodies:
+        raise NotConfigured(f"{file} holds no run")
+    client = connect()
     return max(
         (submit(client, body, dry_run=dry_run, wait=wait, as_json=as_json) for body in bodies), default=Exit.DONE
     )
