@@ -12,7 +12,7 @@ from astraconsole.cli import config
 from astraconsole.cli.client import Client
 from astraconsole.cli.commands.run import default_name
 from astraconsole.cli.main import astra
-from astraconsole.cli.problems import Problem, Refused, Unreachable
+from astraconsole.cli.problems import NotConfigured, Problem, Refused, Unreachable
 from machines.packed_code import read
 from tests.cli.stand_in import StandIn, standing_in
 
@@ -160,7 +160,8 @@ def test_a_list_of_runs_is_submitted_one_after_the_other(console: StandIn, tmp_p
 def test_a_file_without_a_run_is_told_so(console: StandIn, tmp_path: Path) -> None:
     (tmp_path / "runs.json").write_text("[]")
     result = astraeus("submit", str(tmp_path / "runs.json"))
-    assert (result.exit_code, result.stderr) == (2, f"astra: {tmp_path}/runs.json holds no run\n")
+    assert isinstance(result.exception, NotConfigured)
+    assert str(result.exception) == f"{tmp_path}/runs.json holds no run"
 
 
 def test_a_history_may_be_a_workers(console: StandIn) -> None:
