@@ -14,6 +14,7 @@ from astraconsole.tenancy import services as tenancy
 from astraconsole.tenancy.models import Membership
 from astraconsole.tenancy.permissions import Role
 from machines import services as machine_services
+from machines.models import Namespace
 from runs import event_queries
 from runs.event_positions import END, LAST, Position, Source, parse_position
 from runs.event_queries import Event, Wanted
@@ -141,6 +142,18 @@ def test_any_page_takes_one_query(world: World) -> None:
         with CaptureQueriesContext(connection) as queries:
             assert event_queries.newest(world.workspace.pk, filters).items
         assert len(queries) == 1
+
+
+def test_what_staff_give_a_workspace_of_a_cluster_is_an_event(world: World) -> None:
+    share = Namespace.objects.get(workspace=world.workspace, cluster=world.cluster)
+    client = Client()
+    client.force_login(world.staff)
+    given = {"workspace": share.workspace_id, "cluster": share.cluster_id, "quota_gpus": 16, "weight": 2}
+    answer = client.post(f"/admin/machines/namespace/{share.pk}/change/", {**given, "max_priority": 5, "pools": ""})
+    assert answer.status_code == 302
+    (event, *_) = event_queries.newest(world.workspace.pk, Wanted(kind="quota")).items
+    assert (event.name, event.state, event.actor) == ("gpu-east", "Changed", "staff")
+    assert event.reason == "16 GPUs, weight 2, priority at most 5"
 
 
 # ---- reading on ----
