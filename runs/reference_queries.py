@@ -1,10 +1,11 @@
-"""Which runs in progress name a credential, a drive or a model of their workspace."""
+"""Which runs in progress name a credential, a drive or a model of their workspace, and who waits for one."""
 
 from django.db.models import BooleanField
 from django.db.models.expressions import RawSQL
 
 from astraconsole.tenancy.queries import Access
-from runs.models import ACTIVE, Run
+from runs.models import ACTIVE, Run, Worker
+from runs.state_machine import RunState, WorkerState
 
 # Wherever a template names one: the run's, or a group's overrides.
 _NAMES_CREDENTIAL = """
@@ -35,3 +36,11 @@ def runs_using_volume(access: Access, kind: str, name: str) -> list[str]:
     in_progress = Run.objects.filter(ACTIVE, workspace=access.workspace)
     uses = RawSQL(_NAMES_VOLUME[kind], (name,), output_field=BooleanField())
     return list(in_progress.alias(uses=uses).filter(uses=True).order_by("name").values_list("name", flat=True))
+
+
+def held_up(run: Run) -> Worker | None:
+    """Of a run that starts: the first worker whose machine waits for something. One query, or none."""
+    if run.state != RunState.STARTING:
+        return None
+    preparing = Worker.objects.filter(run=run, state=WorkerState.PREPARING, reason__istartswith="waiting for ")
+    return preparing.order_by("rank").first()

@@ -146,6 +146,8 @@ def test_a_worker_that_waits_for_a_credential_leads_to_it_once_there_is_one(plac
     attempt = builders.place(builders.workers(run)[0], place.machine)
     sentence = "waiting for external secret hf-token"
     builders.report(attempt, (Phase.PREPARING, 1.0), waiting=sentence)
+    page = place.get("/jobs/gpu-east/llama?tab=history")
+    assert f"llama-0 · {sentence}" in text_of(page)
     page = place.get("/workers/gpu-east/llama-0?tab=started")
     assert f"{sentence} · the workspace has no credential of that name yet" in text_of(page)
     assert "hf-token as HF_TOKEN (key token)" in text_of(page)
