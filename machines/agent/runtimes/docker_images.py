@@ -47,4 +47,5 @@ async def _pull(engine: Engine, reference: str, login: RegistryLogin | None, tel
         await engine.pull(reference, tell, login)
     except aiodocker.DockerError as error:
         kind = request.pull_failure(error.message, reference)
-        raise CannotStart(EndReason.IMAGE_PULL, error.message, pull_failure=kind) from error
+        message = request.with_login(error.message, kind, login)
+        raise CannotStart(EndReason.IMAGE_PULL, message, pull_failure=kind) from error
