@@ -36,12 +36,18 @@ FAIL = """
 echo "[rank0]: step 4410 loss 1.402"; echo "Traceback (most recent call last):"
 echo '  File "train.py", line 212, in step'; echo "RuntimeError: CUDA error: device-side assert triggered"; exit 1
 """
+DDP = """
+sleep 5; [ $RANK = 1 ] && { echo "RuntimeError: CUDA error: device-side assert triggered"; exit 1; }
+sleep 2; echo "NCCL WARN: remote process exited"; [ $RANK = 2 ] && exit 6; exec sleep 300
+"""
 
 # name → (script, GPUs, further fields of the spec, further fields of its task template)
 RUNS: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
     "hello": ("echo hello from $ASTRA_WORKER", 0, {}, {}),
     "train-failed": (FAIL, 1, {}, {"restart_policy": "Never"}),
     "rag-index": (FAIL, 0, {}, {"env": {"INDEX": "articles, 2026"}}),
+    "ddp-1": ("sleep 25", 4, {"node_selection": {"count": 4}}, {"env": {"LR": "1e-5"}}),
+    "ddp-2": (DDP, 4, {"node_selection": {"count": 4}, "on_failure": "FailJob"}, {"env": {"LR": "2e-5"}}),
     "notebook": ("exec sleep 3600", 1, {}, {}),
     "llama-sft": (TRAIN, 8, {"machines": 2}, {"time_limit_seconds": 43200, "env": {"WANDB_MODE": "offline"}}),
     "eval-grid": ("echo $ASTRA_ARRAY_INDEX; sleep 20", 0, {"array": {"count": 24, "parallelism": 6}}, {}),
@@ -52,6 +58,8 @@ RUNS: dict[str, tuple[str, int, dict[str, Any], dict[str, Any]]] = {
 STATES = {
     "hello": "Completed",
     "train-failed": "Failed",
+    "ddp-1": "Completed",
+    "ddp-2": "Failed",
     "rag-index": "Pending",
     "notebook": "Cancelled",
     "llama-sft": "Running",
@@ -76,6 +84,11 @@ PAGES = {
     "run-waiting": "/jobs/{cluster}/vlm-pretrain",
     "run-never": "/jobs/{cluster}/too-wide",
     "run-failed": "/jobs/{cluster}/train-failed",
+    "run-failed-together": "/jobs/{cluster}/ddp-2",
+    "run-receipt": "/jobs/{cluster}/ddp-1",
+    "run-diff": "/jobs/{cluster}/ddp-2/diff",
+    "new-run-sizes": "/new-run?again={cluster}/ddp-1&sizes=used",
+    "usage": "/usage",
     "run-failed-log": "/jobs/{cluster}/train-failed?tab=logs",
     "run-loop": "/jobs/{cluster}/rag-index",
     "run-stop": "/jobs/{cluster}/llama-sft/stop",

@@ -44,6 +44,22 @@ def stopped_after(run: Run, failed_at: datetime) -> Stopped | None:
     return Stopped(count, first, last) if count else None
 
 
+def is_simulated(run: Run) -> bool:
+    """Whether what is told of its GPUs is made up. One query, or none."""
+    if not run.gpus:
+        return False
+    [(simulated,)] = fetch(
+        """
+        SELECT EXISTS (
+            SELECT FROM runs_worker w JOIN runs_attempt a ON a.worker_id = w.id
+            JOIN machines_gpu g ON g.machine_id = a.machine_id
+            WHERE w.run_id = %s AND cardinality(a.gpu_indexes) > 0 AND g.simulated)
+        """,
+        [run.pk],
+    )
+    return bool(simulated)
+
+
 def findings_of(run: Run, worker: Worker, failed_at: datetime, now: datetime) -> list[str]:
     """Sentences about the ten minutes before a worker failed; none where no samples are kept. `worker.newest` is the
     attempt that failed."""

@@ -10,6 +10,7 @@ from astraconsole.tenancy.queries import Access
 from runs.differences import Differences, Facts, differences, stem
 from runs.models import Run
 from runs.queries import runs_for
+from runs.spec import load_spec
 
 LOOKED_AT = 5000  # runs of the workspace before this one
 LOOKED_INTO = 500  # of those that completed, whose specifications are compared
@@ -111,7 +112,7 @@ def _facts(run: Run) -> Facts:
     for group, digest, *_ in rows:
         images.setdefault(group, set()).update([digest] if digest else [])
     return Facts(
-        run.spec,
+        load_spec(run.spec).model_dump(mode="json", exclude_defaults=True),  # a default that is given is none
         {group: sorted(digests) for group, digests in sorted(images.items())},
         sorted({row[2] for row in rows}),
         _models({row[3] for row in rows if row[4]}),

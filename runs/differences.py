@@ -85,7 +85,7 @@ def _images(before: Facts, after: Facts) -> tuple[list[Difference], list[str]]:
         if old and new and old != new:
             found.append(Difference(what, old, new))
         elif not old or not new:
-            which = "neither run" if not old and not new else "the good run" if not old else "this run"
+            which = "either run" if not old and not new else "the good run" if not old else "this run"
             unknown.append(f"The {what} is not known of {which}: its machines use no images, or pulled none.")
     return found, unknown
 

@@ -20,6 +20,7 @@ from runs.state_machine import RunState
 
 ATTEMPTS_MAX = 2000  # of one run whose samples are read: of larger ones what they used is not known
 AT_ONCE = 500
+LONG_ENOUGH = 60  # seconds that a run must have run to its end, for what it used to say what it needs
 
 
 class Placement(NamedTuple):
@@ -70,7 +71,7 @@ def measured(run: Run, now: datetime, sampled: bool = True) -> dict[str, Any]:
         cores,
         run.restarts,
         run.preemptions,
-        right_sizes(spec, memory, cores, longest, ran_out),
+        right_sizes(spec, *((memory, cores) if (longest or 0) >= LONG_ENOUGH else (None, None)), longest, ran_out),
     )
 
 

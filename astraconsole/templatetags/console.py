@@ -115,7 +115,9 @@ def hours(value: float | None) -> str:
     """GPU-hours: `0.02`, `12.4`, `1,240`."""
     if value is None:
         return "–"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    if value >= 10:
+        return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.4f}"
 
 
 @register.filter

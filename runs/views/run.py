@@ -67,6 +67,7 @@ def _head(access: Access, run: "Run") -> dict[str, Any]:
         "failure": failure_of(access, run, failed),
         "retry": facts.retry(spec),
         "receipt": receipt.shown(receipts.receipt_of(run, timezone.now())) if ended else None,
+        "simulated_gpus": ended and around.is_simulated(run),
         "looping": looping,
         "looping_failure": failure_of(access, run, looping),
         "more_loops": loops - 1,
