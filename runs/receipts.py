@@ -62,7 +62,8 @@ def measured(run: Run, now: datetime, sampled: bool = True) -> dict[str, Any]:
     memory = largest(_peaks(read, "task_memory_used_bytes", lambda one: one.memory_bytes, now))
     cores = largest(_peaks(read, "task_cpu_usage_cores", lambda one: one.cpu_milli / 1000, now))
     ran = [one.ended - one.began for one in placements if one.began is not None]
-    longest = max(ran, default=None) if run.state == RunState.COMPLETED else None
+    longest = max(ran, default=0.0) if run.state == RunState.COMPLETED else 0.0
+    told = longest >= LONG_ENOUGH
     ran_out = any(one.end_reason == EndReason.OOM_KILLED for one in placements)
     return document(
         where_time_went(_moves(run), run.gang, run.created_at.timestamp(), run.ended_at.timestamp()),
@@ -71,7 +72,7 @@ def measured(run: Run, now: datetime, sampled: bool = True) -> dict[str, Any]:
         cores,
         run.restarts,
         run.preemptions,
-        right_sizes(spec, *((memory, cores) if (longest or 0) >= LONG_ENOUGH else (None, None)), longest, ran_out),
+        right_sizes(spec, *((memory, cores, longest) if told else (None, None, None)), ran_out),
     )
 
 
