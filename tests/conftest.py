@@ -50,6 +50,14 @@ NEEDS: dict[str, Callable[[], str]] = {
 }
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For several processes: each takes whole files, and one has all tests of the engine (two may not start at once)."""
+    for item in items:
+        group = "engine" if item.get_closest_marker("engine") else item.nodeid.split("::")[0]
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker, missing in NEEDS.items():
         if item.get_closest_marker(marker) and (reason := missing()):
