@@ -52,7 +52,7 @@ NEEDS: dict[str, Callable[[], str]] = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For several processes: each takes whole files, and one has all tests of the engine (two may not start at once)."""
+    """Of several processes each takes whole files, and one has all tests of the engine (two may not start at once)."""
     for item in items:
         group = "engine" if item.get_closest_marker("engine") else item.nodeid.split("::")[0]
         item.add_marker(pytest.mark.xdist_group(group))
