@@ -135,8 +135,10 @@ def test_a_stop_while_it_starts_is_no_error_and_leaves_nothing_running(folder: P
     environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")}
     command = [sys.executable, "manage.py", "up", "--port", str(free_port()), "--data-dir", str(data), *PROCESS_MACHINE]
     with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
-        eventually((data / sign).exists)
-        process.send_signal(signal.SIGTERM)
+        try:
+            eventually((data / sign).exists, seconds=90)
+        finally:
+            process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert processes_of(folder, process.pid) == []
