@@ -52,10 +52,11 @@ NEEDS: dict[str, Callable[[], str]] = {
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of several processes each takes whole files, and one has all tests of the engine (two may not start at once)."""
+    """Of several processes each takes whole files; one has all tests of the engine, one those of the browser, for each
+    starts what they share."""
     for item in items:
-        group = "engine" if item.get_closest_marker("engine") else item.nodeid.split("::")[0]
-        item.add_marker(pytest.mark.xdist_group(group))
+        shared = (marker for marker in ("engine", "browser") if item.get_closest_marker(marker))
+        item.add_marker(pytest.mark.xdist_group(next(shared, item.nodeid.split("::")[0])))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -1,4 +1,5 @@
-"""A whole console and a Chromium, shared by all tests of this folder."""
+"""A whole console and a Chromium, shared by all tests of this folder, and gone before others: Playwright keeps a running
+event loop in the thread that tests run in."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,13 +11,13 @@ from tests.browser.person import CHROMIUM, sign_in, somebody
 from tests.console import Console, running_console
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def console() -> Iterator[Console]:
     with running_console("--runtime", "process", "--machine-cpus", "16", "--machine-memory", "16Gi") as started:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
@@ -24,7 +25,7 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cookies(console: Console, browser: Browser) -> Any:
     """Of somebody who has signed in."""
     context = browser.new_context()
