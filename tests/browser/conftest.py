@@ -1,5 +1,5 @@
-"""A whole console and a Chromium, shared by all tests of this folder, and gone before others: Playwright keeps a running
-event loop in the thread that tests run in."""
+"""A whole console and a Chromium, shared by all tests of this folder, and gone before others begin: Playwright keeps an
+event loop running in the thread that tests run in."""
 
 from collections.abc import Iterator
 from typing import Any
