@@ -9,6 +9,7 @@ from ninja.openapi.schema import OpenAPISchema
 from ninja.security import HttpBearer
 
 from astraconsole.errors import Detail, ValidationError
+from astraconsole.rule_sentences import rule_sentence
 from astraconsole.tenancy.api import router as account
 from astraconsole.tenancy.models import User
 from astraconsole.tenancy.services import authenticate_token
@@ -59,7 +60,10 @@ api = ConsoleApi(title="Astra console", version="1", description=DESCRIPTION, do
 @api.exception_handler(ParameterError)
 def _refuse_parameters(request: HttpRequest, error: ParameterError) -> HttpResponse:
     """Raises ValidationError: parameters of the address in the words of the one shape."""
-    detail: list[Detail] = [{"field": str(found["loc"][-1]), "rule": found["msg"]} for found in error.errors]
+    detail: list[Detail] = [
+        {"field": str(found["loc"][-1]), "rule": rule_sentence(found["type"], found.get("ctx", {}), found["msg"])}
+        for found in error.errors
+    ]
     broken = "; ".join(f"{entry['field']}: {entry['rule']}" for entry in detail)
     raise ValidationError(broken, detail)
 

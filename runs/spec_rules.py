@@ -4,13 +4,14 @@ These rules look at the raw JSON, not at the typed result, so that they report e
 """
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import ValidationError as ShapeError
 
 from astraconsole.errors import NOT_A_FIELD, Detail
+from astraconsole.rule_sentences import rule_sentence
 from machines.data_names import NAME_RULE, is_data_name
 from runs.names import DNS_LABEL_MAX, WORKERS_MAX, is_dns_safe, name_faults, worker_name
 
@@ -112,41 +113,8 @@ def shape_findings(error: ShapeError, findings: Findings) -> None:
         if item["type"] == "extra_forbidden":
             findings.unknown.append({"field": path, "rule": NOT_A_FIELD})
         else:
-            rule = _sentence(item["type"], item.get("ctx", {}), item["msg"])
+            rule = rule_sentence(item["type"], item.get("ctx", {}), item["msg"])
             findings.breaks(path, rule if item["loc"][-1:] != ("[key]",) else f"is no good key: it {rule}")
-
-
-_SENTENCES = {
-    "missing": "is required",
-    "string_type": "must be text",
-    "int_type": "must be a whole number",
-    "float_type": "must be a number",
-    "finite_number": "must be a finite number",
-    "bool_type": "must be true or false",
-    "tuple_type": "must be a list",
-    "dict_type": "must be an object",
-    "model_type": "must be an object",
-    "greater_than_equal": "must be at least {ge}",
-    "greater_than": "must be more than {gt}",
-    "less_than_equal": "must be at most {le}",
-    "literal_error": "must be one of {expected}",
-    "string_too_short": "must not be empty",
-    "string_too_long": "must be at most {max_length} characters",
-    "string_pattern_mismatch": "must match {pattern}",
-    "too_long": "must have at most {max_length} entries",
-    "too_short": "must not be empty",
-    "rule": "{rule}",
-}
-
-
-def _sentence(kind: str, context: Mapping[str, Any], message: str) -> str:
-    if kind not in _SENTENCES:
-        return message
-    plain = {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value
-        for name, value in context.items()
-    }
-    return _SENTENCES[kind].format(**plain)
 
 
 # ---- rules that span fields ----

@@ -102,6 +102,23 @@ def test_a_parameter_that_selects_nothing_sensible_is_refused_by_name(
         assert [entry["field"] for entry in body["detail"]] == [parameter]
 
 
+@pytest.mark.parametrize(
+    ("parameter", "value", "rule"),
+    [
+        ("limit", "0", "must be at least 1"),
+        ("limit", "501", "must be at most 500"),
+        ("limit", "ten", "must be a whole number"),
+        ("mine", "perhaps", "must be true or false"),
+        ("name", "x" * 201, "must be at most 200 characters"),
+    ],
+)
+def test_a_refused_parameter_is_told_the_rule_in_the_words_of_a_refused_body(
+    api: Caller, parameter: str, value: str, rule: str
+) -> None:
+    body = refused(api.get(f"{API}/jobs", **{parameter: value}), 400, "VALIDATION_ERROR")
+    assert body["detail"] == [{"field": parameter, "rule": rule}]
+
+
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parameters=st.dictionaries(
