@@ -50,13 +50,6 @@ NEEDS: dict[str, Callable[[], str]] = {
 }
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Of several processes each takes whole files; one has all tests of the engine, one those of the browser, for each
-    starts what they share."""
-    shared = (marker for marker in ("engine", "browser") if item.get_closest_marker(marker))
-    item.add_marker(pytest.mark.xdist_group(next(shared, item.nodeid.split("::")[0])))
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker, missing in NEEDS.items():
         if item.get_closest_marker(marker) and (reason := missing()):
