@@ -57,6 +57,10 @@ class Listener:
 
     async def messages(self, count: int) -> list[dict[str, str]]:
         """The next so many messages with data, as their fields."""
+        async with asyncio.timeout(2 * WAIT):
+            return await self._messages(count)
+
+    async def _messages(self, count: int) -> list[dict[str, str]]:
         found: list[dict[str, str]] = []
         while len(found) < count:
             while "\n\n" not in self.text:

@@ -218,30 +218,40 @@ class _Answer:
             pass
 
     async def _write_all(self, feed: Feed, join: Callable[[], Awaitable[None]]) -> None:
+        try:
+            step = await _in_database(feed.look)  # before the head: of what happens after a 200 nothing is missing
+        except AstraError as error:
+            await self._refuse(error)
+            return
         kind = f"{self.content_type}; charset=utf-8".encode()
         headers = [(b"content-type", kind), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
         await self.send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
-            await self._write_on(feed, join)
+            await self._write_on(feed, step, join)
         except AstraError as error:
             await self._write(self.form.end(error))
             await self.send({"type": "http.response.body", "body": b""})
 
-    async def _write_on(self, feed: Feed, join: Callable[[], Awaitable[None]]) -> None:
+    async def _write_on(self, feed: Feed, step: Step, join: Callable[[], Awaitable[None]]) -> None:
         quiet = True  # the first look is told as a sign of life, too: with it goes where to begin again
         while True:
-            self.changed.clear()
-            step = await _in_database(feed.look)
             if step.items:
                 await self._write(self.form.events(step.items))
             elif quiet:
                 await self._write(self.form.alive(step.reached))
-            if step.full:
-                continue
-            quiet = not await self._change(UNSETTLED_SECONDS if step.unsettled else IDLE_SECONDS) and not step.unsettled
-            if quiet:
-                await join()
-            await asyncio.sleep(GAP_SECONDS if self.changed.is_set() else 0)
+            if not step.full:
+                quiet = await self._pause(step, join)
+            self.changed.clear()
+            step = await _in_database(feed.look)
+
+    async def _pause(self, step: Step, join: Callable[[], Awaitable[None]]) -> bool:
+        """Until there may be more to see. Whether nothing was heard for the whole time."""
+        heard = await self._change(UNSETTLED_SECONDS if step.unsettled else IDLE_SECONDS)
+        quiet = not heard and not step.unsettled
+        if quiet:
+            await join()
+        await asyncio.sleep(GAP_SECONDS if self.changed.is_set() else 0)
+        return quiet
 
     async def _change(self, seconds: float) -> bool:
         with contextlib.suppress(TimeoutError):

@@ -67,8 +67,17 @@ def astra(home: Path, console: Console, *arguments: str, **variables: str) -> su
 
 
 def start(home: Path, console: Console, *arguments: str) -> subprocess.Popen[str]:
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(["astra", *arguments], cwd=home, env=environment(home, console), text=True, **streams)  # type: ignore[call-overload,no-any-return]
+    """Ctrl-C reaches it also where the tests themselves run in the background, which has children ignore it."""
+    return subprocess.Popen(
+        ["astra", *arguments],
+        cwd=home,
+        env=environment(home, console),
+        text=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def decide(console: Console, code: str, decision: str) -> None:
