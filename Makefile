@@ -24,10 +24,10 @@ setup: .venv/requirements.installed
 run: setup
 	$(BIN)/python manage.py up $(UP)
 
-# TESTS chooses tests and options: make test TESTS='tests/agent -k docker'. Four at once: they wait more than they compute.
+# TESTS chooses tests and options: make test TESTS='tests/agent -k docker'
 test: .venv/requirements-dev.installed
 	tests/install
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --durations=15 $(TESTS)
+	$(BIN)/python -m pytest --numprocesses auto --dist loadfile --durations=15 $(TESTS)
 
 # Kills, cuts, full disks, lost messages and clocks that jump, on real processes: `make test` runs the everyday part only.
 test-faults: .venv/requirements-dev.installed

@@ -121,6 +121,7 @@ def test_pages_and_logs_go_on_where_a_browser_has_no_websockets(
 
 def test_back_leads_from_a_run_to_the_list_as_it_was_and_then_to_the_list_before(console: Console, page: Page) -> None:
     console.submit("look-back", "true")
+    console.wait_for("look-back", "Completed")  # the list then stays as it is while it is clicked on
     page.goto(f"{place(console)}/runs?state=all")
     page.locator("#search").fill("look-b")
     page.wait_for_url("**search=look-b")

@@ -21,7 +21,7 @@ async def test_a_command_runs_inside_with_the_containers_user_folder_and_environ
     check = 'test "$A" = "x  y" && test "$(id -u)" = 1234 && test "$PWD" = /tmp && touch "a b;c"'
     assert await ask(agent, order, "sh", "-c", check) == ""
     assert await ask(agent, order, "test", "-e", "/tmp/a b;c") == ""
-    assert await ask(agent, order, "sh", "-c", "echo one; echo two >&2; exit 3") == "exited with code 3: two"
+    assert await ask(agent, order, "sh", "-c", "echo one >&2; echo two >&2; exit 3") == "exited with code 3: two"
     assert (await ask(agent, order, "no-such-command")).startswith("exited with code 12")
     await agent.runtime.stop(order.attempt, 0)
     await agent.end_of(order)

@@ -133,7 +133,7 @@ async def test_memory_beyond_the_limit_is_out_of_memory(agent: Agent) -> None:
 
 async def test_a_killed_child_is_told_while_the_main_process_lives_and_is_not_its_end(agent: Agent) -> None:
     order = await agent.start(
-        agent.order("sh", "-c", "tail /dev/zero; echo $?; sleep 1; exit 3", memory_bytes=32 * MIB)
+        agent.order("sh", "-c", "tail /dev/zero; echo $?; sleep 5; exit 3", memory_bytes=32 * MIB)
     )
     assert exited(await agent.end_of(order)) == (3, False)
     assert sorted(agent.output(order).splitlines()) == [b"137", b"Killed"]
