@@ -3,12 +3,12 @@
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from astraconsole.cli.client import Client
-from astraconsole.cli.following import FIRST_WAIT, LONGEST_WAIT, PASSING
-from astraconsole.cli.problems import Refused, Unreachable
+from astraconsole.cli.following import FIRST_WAIT, LONGEST_WAIT, Contact
+from astraconsole.cli.problems import Refused
 
 
 @dataclass
@@ -18,27 +18,24 @@ class EventStream:
     client: Client
     filters: Mapping[str, str]
     tail: int
-    say: Callable[[str], None]
+    say: InitVar[Callable[[str], None]]
     sleep: Callable[[float], None] = time.sleep
     position: str = ""  # the last id that was heard of
-    _away: bool = False
+    _contact: Contact = field(init=False)
+
+    def __post_init__(self, say: Callable[[str], None]) -> None:
+        self._contact = Contact(say)
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Without end. Raises Refused for what does not pass by itself."""
         wait = FIRST_WAIT
         while True:
-            try:
+            with self._contact.outliving():
                 for event in self._once():
                     wait = FIRST_WAIT
                     if event is not None:
                         yield event
-                self._is_away("the connection was closed")
-            except Unreachable as error:
-                self._is_away(str(error))
-            except Refused as refusal:
-                if refusal.code not in PASSING:
-                    raise
-                self._is_away(str(refusal))
+                self._contact.lost("the connection was closed")
             self.sleep(wait)
             wait = min(wait * 2, LONGEST_WAIT)
 
@@ -54,17 +51,7 @@ class EventStream:
             if fields.get("event") == "end":
                 error = json.loads(fields["data"])
                 raise Refused(error["code"], error["message"], error.get("detail", []))
-            self._is_back()
+            self._contact.back()
             self.position = fields.get("id", self.position)
             yield json.loads(fields["data"]) if "data" in fields else None
             fields = {}
-
-    def _is_away(self, why: str) -> None:
-        if not self._away:
-            self.say(f"{why}; trying again until it answers")
-        self._away = True
-
-    def _is_back(self) -> None:
-        if self._away:
-            self.say("the console answers again")
-        self._away = False

@@ -2,8 +2,9 @@
 
 import base64
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from astraconsole.cli.client import Client, path
@@ -131,28 +132,52 @@ class Follower:
 
 
 @dataclass
-class Patience:
-    """How long to wait between looks; and what to say when the console is away and when it is back."""
+class Contact:
+    """Whether the console answers: `say` is told when it is away, once, and when it is back."""
 
     say: Callable[[str], None]
-    sleep: Callable[[float], None] = time.sleep
-    wait: float = FIRST_WAIT
     away: bool = False
 
-    def ask(self, question: Callable[[], Any]) -> Any:
-        """The answer; None when the console did not answer, which is waited out."""
+    @contextmanager
+    def outliving(self) -> Iterator[None]:
+        """Failures that pass by themselves end what is done within, and no more than that."""
         try:
-            answer = question()
+            yield
         except Unreachable as error:
-            self._is_away(str(error))
+            self.lost(str(error))
         except Refused as refusal:
             if refusal.code not in PASSING:
                 raise
-            self._is_away(str(refusal))
-        else:
-            if self.away:
-                self.say("the console answers again")
-            self.away = False
+            self.lost(str(refusal))
+
+    def lost(self, why: str) -> None:
+        if not self.away:
+            self.say(f"{why}; trying again until it answers")
+        self.away = True
+
+    def back(self) -> None:
+        if self.away:
+            self.say("the console answers again")
+        self.away = False
+
+
+@dataclass
+class Patience:
+    """How long to wait between looks; `say` is told when the console is away and when it is back."""
+
+    say: InitVar[Callable[[str], None]]
+    sleep: Callable[[float], None] = time.sleep
+    wait: float = FIRST_WAIT
+    contact: Contact = field(init=False)
+
+    def __post_init__(self, say: Callable[[str], None]) -> None:
+        self.contact = Contact(say)
+
+    def ask(self, question: Callable[[], Any]) -> Any:
+        """The answer; None when the console did not answer, which is waited out."""
+        with self.contact.outliving():
+            answer = question()
+            self.contact.back()
             return answer
         return None
 
@@ -161,8 +186,3 @@ class Patience:
         self.wait = FIRST_WAIT * 4 if busy else self.wait
         self.sleep(self.wait)
         self.wait = min(self.wait * 2, LONGEST_WAIT)
-
-    def _is_away(self, why: str) -> None:
-        if not self.away:
-            self.say(f"{why}; trying again until it answers")
-        self.away = True
