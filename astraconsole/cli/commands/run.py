@@ -1,6 +1,5 @@
 """`astra astraeus run`."""
 
-import base64
 import random
 import re
 from pathlib import Path, PurePath
@@ -12,9 +11,9 @@ from click.core import ParameterSource
 from astraconsole.cli import options
 from astraconsole.cli.client import connect
 from astraconsole.cli.options import CORES, DURATION, MEMORY
-from astraconsole.cli.output import Progress, as_json, harmless
-from astraconsole.cli.packing import pack
+from astraconsole.cli.output import as_json, harmless
 from astraconsole.cli.saved import find_template
+from astraconsole.cli.sent_code import sent_code
 from astraconsole.cli.submitting import submit
 
 MODEL_PATH = "/model"
@@ -125,19 +124,10 @@ def _spec(
     if pool:
         spec["node_selection"] = {"pools": [pool]}
     if code is not None:
-        spec["code"] = _packed(code)
+        spec["code"] = sent_code(code, "(--code leaves out {})")
     if model and with_engine:
         spec["engine"] = {"model": model}
     return spec
-
-
-def _packed(folder: Path) -> str:
-    progress = Progress()
-    packed = pack(folder, progress.bar)
-    progress.clear()
-    for line in packed.left_out:
-        click.echo(f"(--code leaves out {harmless(line)})", err=True)
-    return base64.b64encode(packed.data).decode()
 
 
 def _pair(item: str) -> tuple[str, str]:

@@ -1,6 +1,5 @@
 """`astra slurm sbatch`."""
 
-import base64
 import getpass
 import os
 import random
@@ -11,9 +10,9 @@ from typing import Any
 import click
 
 from astraconsole.cli.client import Client, connect, path
-from astraconsole.cli.output import Progress, harmless, print_json
-from astraconsole.cli.packing import pack
+from astraconsole.cli.output import harmless, print_json
 from astraconsole.cli.problems import Exit, Problem, Refused
+from astraconsole.cli.sent_code import sent_code
 from astraconsole.cli.slurm.job import faults_of, run_of, told
 from astraconsole.cli.slurm.launcher import files
 from astraconsole.cli.slurm.script import NotRead
@@ -133,12 +132,8 @@ def _run(submission: Submission, code: str, job_id: int) -> dict[str, Any]:
 
 def _code(submission: Submission) -> str:
     """The script, what starts it, and the folder that was asked for, packed. Raises Problem where that is too much."""
-    progress, folder = Progress(), submission.place.code
-    packed = pack(Path(folder) if folder else None, progress.bar, files(submission.body))
-    progress.clear()
-    for line in packed.left_out:
-        click.echo(harmless(f"not sent: {line}"), err=True)
-    return base64.b64encode(packed.data).decode()
+    folder = submission.place.code
+    return sent_code(Path(folder) if folder else None, "not sent: {}", files(submission.body))
 
 
 def _say(submission: Submission) -> None:
