@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from astraconsole import events
 from astraconsole.sql import prepared
-from machines import dispatch, protocol
+from machines import dispatch, protocol, streams
 from machines.models import Machine, SetAsideReport
 
 log = logging.getLogger(__name__)
@@ -87,11 +87,7 @@ def _head(machine_id: int, machine_uid: UUID, received_at: datetime) -> dict[byt
 
 def lengths(cluster_ids: Iterable[int]) -> dict[int, int]:
     """Entries that wait, by cluster. Raises RedisError."""
-    ids = list(cluster_ids)
-    pipeline = _redis.pipeline(transaction=False)
-    for cluster_id in ids:
-        pipeline.xlen(stream(cluster_id))
-    return dict(zip(ids, pipeline.execute(), strict=True))
+    return streams.lengths(_redis, stream, cluster_ids)
 
 
 def put_back(item: SetAsideReport) -> None:

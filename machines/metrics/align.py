@@ -38,13 +38,8 @@ def gauge(times: Array, values: Array, edges: Array, agg: Agg, longest_gap: floa
     A bucket without a sample keeps the value before it if the samples around it are at most `longest_gap` apart (the
     step is finer than the sampling then); otherwise it is NaN.
     """
-    known = ~np.isnan(values)
-    times, values = times[known], values[known]
-    result = np.full(len(edges) - 1, np.nan)
-    if not len(times):
-        return result
-    bounds = np.searchsorted(times, edges)
-    filled = bounds[1:] > bounds[:-1]
+    times, values = _known(times, values)
+    result, bounds, filled = _buckets(times, edges)
     starts = bounds[:-1][filled]
     if len(starts):
         inside = slice(0, bounds[-1])
@@ -60,15 +55,21 @@ def gauge(times: Array, values: Array, edges: Array, agg: Agg, longest_gap: floa
 
 def last(times: Array, values: Array, edges: Array, longest_gap: float) -> Array:
     """A counter as it stood at the end of each bucket."""
-    known = ~np.isnan(values)
-    times, values = times[known], values[known]
-    result = np.full(len(edges) - 1, np.nan)
-    if not len(times):
-        return result
-    bounds = np.searchsorted(times, edges)
-    filled = bounds[1:] > bounds[:-1]
+    times, values = _known(times, values)
+    result, bounds, filled = _buckets(times, edges)
     result[filled] = values[bounds[1:][filled] - 1]
     return _bridged(result, times, values, bounds, longest_gap)
+
+
+def _known(times: Array, values: Array) -> tuple[Array, Array]:
+    known = ~np.isnan(values)
+    return times[known], values[known]
+
+
+def _buckets(times: Array, edges: Array) -> tuple[Array, NDArray[np.intp], NDArray[np.bool_]]:
+    """NaN for each bucket, where in the samples each edge lies, and which buckets hold any."""
+    bounds = np.searchsorted(times, edges)
+    return np.full(len(edges) - 1, np.nan), bounds, bounds[1:] > bounds[:-1]
 
 
 def _bridged(result: Array, times: Array, values: Array, bounds: NDArray[np.intp], longest_gap: float) -> Array:
@@ -85,8 +86,7 @@ def rate(times: Array, values: Array, edges: Array, longest_gap: float) -> Array
     A counter that has fallen began anew from 0. What it grew between two samples is spread evenly between them, so the
     buckets add up to what it grew in all; between samples further apart than `longest_gap` nothing is known.
     """
-    known = ~np.isnan(values)
-    times, values = times[known], values[known]
+    times, values = _known(times, values)
     if len(times) < 2:
         return np.full(len(edges) - 1, np.nan)
     passed = np.diff(times)

@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import transaction
 
 from astraconsole.sql import fetch
+from machines import streams
 
 _redis = redis.Redis.from_url(settings.REDIS_URL, socket_timeout=30)
 
@@ -40,12 +41,8 @@ async def append(client: redis.asyncio.Redis, frames: Mapping[int, Sequence[Fram
 
 
 def lengths(cluster_ids: Iterable[int]) -> dict[int, int]:
-    """Entries that wait, by cluster."""
-    ids = list(cluster_ids)
-    pipeline = _redis.pipeline(transaction=False)
-    for cluster_id in ids:
-        pipeline.xlen(stream(cluster_id))
-    return dict(zip(ids, pipeline.execute(), strict=True))
+    """Entries that wait, by cluster. Raises RedisError."""
+    return streams.lengths(_redis, stream, cluster_ids)
 
 
 def drain(cluster_id: int, store: Store) -> int:
