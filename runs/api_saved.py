@@ -14,15 +14,12 @@ from astraconsole.json_bodies import json_response, moment, object_body, read_js
 from astraconsole.tenancy.api_access import WORKSPACE, access_of
 from astraconsole.tenancy.permissions import Action
 from runs import saved_queries
-from runs.cron import upcoming
 from runs.saved import read_schedule, read_template
 from runs.services import schedules as scheduling
 from runs.services.templates import remove_template, save_template
 
 if TYPE_CHECKING:
     from runs.models import Firing, Schedule, Template
-
-SHOWN_TIMES = 5
 
 router = Router()
 
@@ -200,7 +197,7 @@ def _schedule(schedule: "Schedule") -> dict[str, Any]:
 
 
 def schedule_document(schedule: "Schedule", newest: "Firing | None") -> dict[str, Any]:
-    times = upcoming(schedule.cron, schedule.zone, timezone.now(), SHOWN_TIMES) if schedule.enabled else []
+    times = saved_queries.next_times(schedule, timezone.now())
     return {
         "id": str(schedule.uid),
         "name": schedule.name,

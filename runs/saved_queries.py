@@ -9,10 +9,12 @@ from django.db.models import Q, QuerySet
 
 from astraconsole.errors import NotFound
 from astraconsole.tenancy.queries import Access
+from runs.cron import upcoming
 from runs.models import ACTIVE, Firing, Run, Schedule, Template
 
 LIMIT_MAX = 500
 FIRINGS_SHOWN = 20
+TIMES_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,11 @@ def schedule_ids_due_before(now: datetime, until: datetime, limit: int) -> list[
     """(id, when) of those due soon, and not yet."""
     found = Schedule.objects.filter(enabled=True, next_at__gt=now, next_at__lte=until).order_by("next_at")
     return [(pk, at) for pk, at in found.values_list("id", "next_at")[:limit] if at is not None]
+
+
+def next_times(schedule: Schedule, now: datetime) -> list[datetime]:
+    """When it starts runs next; never while it is disabled."""
+    return upcoming(schedule.cron, schedule.zone, now, TIMES_SHOWN) if schedule.enabled else []
 
 
 def _uid(text: str) -> UUID | None:

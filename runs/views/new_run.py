@@ -25,7 +25,7 @@ from runs.scheduling.changes import changed
 from runs.services.submit import submit_run
 from runs.spec import RunRequest, load_spec, parse_run
 from runs.views.forecast import forecast
-from runs.views.templates import NOT_JSON, save_page, shown
+from runs.views.templates import NOT_JSON, run_of_link, save_page, shown
 
 if TYPE_CHECKING:
     from runs.models import Run
@@ -120,8 +120,7 @@ def _cluster_context(access: Access, cluster: str) -> dict[str, Any]:
 
 
 def _run_again(request: HttpRequest, access: Access, again: str) -> HttpResponse:
-    cluster, _, name = again.partition("/")
-    run = queries.get_run(access, cluster, name)
+    run = run_of_link(access, again)
     stem = run.name.lower()[: RUN_NAME_MAX - len(AGAIN)].rstrip("-")
     metadata: dict[str, Any] = {"name": f"{stem}{AGAIN}"}
     if run.labels:
@@ -132,7 +131,7 @@ def _run_again(request: HttpRequest, access: Access, again: str) -> HttpResponse
         with suppress(ValueError):  # a link by hand: the run as it was
             spec = changed(spec, change)
     body = {"metadata": metadata, "spec": spec}
-    return _json_page(request, access, shown(body), cluster=cluster, of=run.name, derived=derived)
+    return _json_page(request, access, shown(body), cluster=run.namespace.cluster.slug, of=run.name, derived=derived)
 
 
 def _right_sizes(run: "Run") -> list[dict[str, str]]:

@@ -19,17 +19,15 @@ from astraconsole.tenancy.pages import ask, context_of
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access, get_access
 from runs import queries, saved_queries
-from runs.cron import upcoming
 from runs.saved import Overlap, read_schedule
 from runs.services import schedules as timetables
 from runs.spec import load_spec
-from runs.views.templates import NOT_JSON, shown
+from runs.views.templates import NOT_JSON, run_of_link, shown
 
 if TYPE_CHECKING:
     from runs.models import Firing, Schedule
 
 FIELDS = ("name", "cluster", "cron", "zone", "overlap", "spec", "enabled")
-SHOWN_TIMES = 5
 OVERLAPS = (
     (Overlap.SKIP, "Skip: no new run while one goes on"),
     (Overlap.ALLOW, "Allow: a new run beside it"),
@@ -56,7 +54,7 @@ def schedules(request: HttpRequest, org: str, ws: str) -> HttpResponse:
 def schedule(request: HttpRequest, org: str, ws: str, name: str) -> HttpResponse:
     access = get_access(request.user, org, ws)
     found = saved_queries.get_schedule(access, name)
-    times = upcoming(found.cron, found.zone, timezone.now(), SHOWN_TIMES) if found.enabled else []
+    times = saved_queries.next_times(found, timezone.now())
     context = context_of(
         access,
         schedule=found,
@@ -111,9 +109,9 @@ def _given(request: HttpRequest, access: Access) -> dict[str, str]:
         kept = saved_queries.get_template(access, template)
         return {**given, "spec": shown(json.loads(kept.spec))}
     if of := request.GET.get("of"):
-        cluster, _, name = of.partition("/")
-        run = queries.get_run(access, cluster, name)
-        return {**given, "name": run.name, "cluster": cluster, "spec": shown(load_spec(run.spec).stored())}
+        run = run_of_link(access, of)
+        spec = shown(load_spec(run.spec).stored())
+        return {**given, "name": run.name, "cluster": run.namespace.cluster.slug, "spec": spec}
     return given
 
 

@@ -1,7 +1,7 @@
 """Templates of a workspace: the list, saving one, removing one. Using one is a matter of New run."""
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse
@@ -20,6 +20,9 @@ from runs.saved import read_template
 from runs.services.templates import remove_template as remove
 from runs.services.templates import save_template as save
 from runs.spec import load_spec
+
+if TYPE_CHECKING:
+    from runs.models import Run
 
 FIELDS = ("name", "description", "spec")
 NOT_JSON = "this is not JSON that can be read"
@@ -64,11 +67,16 @@ def shown(spec: Any) -> str:
     return json.dumps(spec, indent=2, ensure_ascii=False)
 
 
+def run_of_link(access: Access, link: str) -> "Run":
+    """The run that `<cluster>/<name>` in an address is. Raises NotFound."""
+    cluster, _, name = link.partition("/")
+    return queries.get_run(access, cluster, name)
+
+
 def _given(access: Access, of: str) -> dict[str, str]:
     if not of:
         return {"name": "", "description": "", "spec": ""}
-    cluster, _, name = of.partition("/")
-    run = queries.get_run(access, cluster, name)
+    run = run_of_link(access, of)
     return {"name": run.name, "description": "", "spec": shown(load_spec(run.spec).stored())}
 
 
