@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -38,7 +39,7 @@ class Watch:
     seen: int = 0  # looks; a feed that has looked already has something to show
 
 
-class FollowConsumer(AsyncWebsocketConsumer):
+class FollowConsumer(AsyncWebsocketConsumer, ABC):
     """Frames are those of `runs.log_frames`. Subclasses say whose logs are asked for."""
 
     _follower: asyncio.Task[None] | None = None
@@ -127,17 +128,17 @@ class FollowConsumer(AsyncWebsocketConsumer):
     def _args(self) -> dict[str, str]:
         return self.scope["url_route"]["kwargs"]
 
+    @abstractmethod
     def _asked(self, text: str) -> dict[str, Position | None]:
         """Worker name → where to go on. Raises Unauthenticated, NotFound, ValidationError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _find(self, names: list[str]) -> tuple[dict[str, int], UUID]:
         """(worker ids by name, their run's uid). Raises Unauthenticated, NotFound."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _rank(self, name: str) -> str:
         """What is told before each of its lines."""
-        raise NotImplementedError
 
 
 class LogConsumer(FollowConsumer):
