@@ -67,9 +67,6 @@ bench-cli: setup
 bench-scheduler: setup
 	$(BIN)/python -m bench.scheduler $(BENCH)
 
-bench-logs: setup
-	$(BIN)/python -m bench.logs $(BENCH)
-
 bench-events: setup
 	$(BIN)/python -m bench.events $(BENCH)
 

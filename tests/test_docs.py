@@ -175,8 +175,15 @@ def test_every_command_that_is_written_down_is_understood() -> None:
     assert {name for where, name in seen if where == "_same_run.html"} == {"astra"}
 
 
+TARGETS = re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_every_target_of_make_has_one_recipe() -> None:
+    assert sorted(TARGETS) == sorted(set(TARGETS))
+
+
 def test_every_target_of_make_that_is_named_exists() -> None:
-    targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    targets = set(TARGETS)
     named = {
         target for page in PAGES for target in re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(), re.MULTILINE)
     }
