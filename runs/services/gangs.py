@@ -40,7 +40,8 @@ def give_back_late(now: datetime) -> None:
     """Gangs that have been at the barrier for too long: all their workers give back their room, and wait again. Those
     that turn out to be ready start instead."""
     limit = settings.GANG_BARRIER_SECONDS
-    run_ids = rows.runs_at_barriers_since(now - timedelta(seconds=limit))
+    engine = timedelta(seconds=settings.ENGINE_START_SECONDS)
+    run_ids = rows.runs_late_at_barriers(timedelta(seconds=limit), engine, now)
     if not run_ids:
         return
     with locked(run_ids) as batch:

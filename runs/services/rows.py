@@ -6,7 +6,7 @@ The rows are plain objects that a batch changes in memory (`moves`) and writes b
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -315,15 +315,26 @@ def attempts_at_barriers(run_ids: Iterable[int]) -> list[tuple[UUID, int, int]]:
     )
 
 
-def runs_at_barriers_since(moment: datetime) -> list[int]:
-    """Runs with attempts placed before then that still wait for the others of their gang."""
+def runs_late_at_barriers(limit: timedelta, engine: timedelta, now: datetime) -> list[int]:
+    """Runs of which a worker has waited for the others for `limit`, and for `engine` more where engines start beside
+    them. Not while a machine that one of them waits on fills a drive or a model of theirs, nor within `limit` after."""
     found = fetch(
         """
-        SELECT DISTINCT w.run_id FROM machines_assignment s JOIN runs_attempt a ON a.uid = s.attempt
-        JOIN runs_worker w ON w.id = a.worker_id
-        WHERE s.waits AND s."order" IS NOT NULL AND a.placed_at <= %s AND a.superseded_at IS NULL
+        WITH waits AS (
+            SELECT w.run_id, min(w.changed_at) AS since FROM machines_assignment s
+            JOIN runs_attempt a ON a.uid = s.attempt JOIN runs_worker w ON w.id = a.worker_id
+            WHERE s.waits AND s."order" IS NOT NULL AND a.superseded_at IS NULL AND w.state = 'Starting'
+            GROUP BY w.run_id
+        )
+        SELECT r.id FROM waits JOIN runs_run r ON r.id = waits.run_id
+        WHERE waits.since <= %(limit)s - CASE WHEN r.spec #>> '{engine,model}' <> '' THEN %(engine)s ELSE '0' END
+        AND NOT EXISTS (
+            SELECT FROM runs_worker w JOIN runs_attempt a ON a.worker_id = w.id AND a.number = w.attempt_number
+            JOIN machines_dataonmachine d ON d.machine_id = a.machine_id JOIN machines_volume v ON v.uid = d.uid
+            WHERE w.run_id = r.id AND w.state IN ('Preparing', 'Pulling') AND v.workspace_id = r.workspace_id
+            AND (d.state = 'Filling' OR (d.state = 'Ready' AND d.changed_at > %(limit)s)))
         """,
-        [moment],
+        {"limit": now - limit, "engine": engine},
     )
     return [run_id for (run_id,) in found]
 

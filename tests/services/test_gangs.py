@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from machines.models import Assignment, Machine
+from machines.models import Assignment, DataOnMachine, Machine, Volume
+from machines.orders import DataKind
 from machines.protocol import EndReason, Phase
 from runs.models import Attempt, Run
 from runs.scheduling.types import Placement
@@ -107,16 +108,74 @@ def test_what_is_at_the_barrier_for_too_long_is_given_back_and_waits_again(edito
     run = gang(editor, east, on_failure="RestartTask")
     zero, one = place_all(run, machines, 0)
     make.report(zero, *READY, at=after(5))
-    gangs.give_back_late(after(899))
+    gangs.give_back_late(after(904))
     assert waits() == [True, True]
-    gangs.give_back_late(after(900))
+    gangs.give_back_late(after(905))
     assert not Assignment.objects.exclude(order=None).exists()
     for attempt in (zero, one):
         ended = ((Phase.PREPARING, 5.0), (Phase.ENDED, 0.0))
-        make.report(attempt, *ended, at=after(905), end_reason=EndReason.STOPPED)
+        make.report(attempt, *ended, at=after(910), end_reason=EndReason.STOPPED)
     assert told(run) == ("Pending", "Only 1 of 2 workers were ready within 15m")
     assert [(worker.state, worker.failures_in_row) for worker in make.workers(run)] == [("Pending", 0)] * 2
     make.check_invariants()
+
+
+def is_given_back(seconds: float) -> bool:
+    gangs.give_back_late(after(seconds))
+    return not Assignment.objects.exclude(order=None).exists()
+
+
+def test_preparing_does_not_count_while_nobody_is_at_the_barrier(editor, east, machines) -> None:
+    zero, one = place_all(gang(editor, east), machines, 0)
+    for attempt in (zero, one):
+        make.report(attempt, (Phase.PREPARING, 0.0), at=after(1), waiting="waiting for external secret hf-token")
+    assert not is_given_back(5_000)
+    make.report(zero, *READY, at=after(5_000))
+    assert not is_given_back(5_899)
+    assert is_given_back(5_900)
+
+
+@pytest.mark.parametrize("kind", [DataKind.DRIVE, DataKind.MODEL])
+def test_what_its_machine_is_filling_is_waited_for_and_for_as_long_again_after_that(
+    editor, east, machines, kind
+) -> None:
+    zero, one = place_all(gang(editor, east), machines, 0)
+    make.report(one, (Phase.PREPARING, 0.0), at=after(1))
+    make.report(zero, *READY, at=after(5))
+    copy = Volume.objects.create(
+        workspace=editor.workspace, kind=kind, name="imagenet", form="copy", created_at=make.T0
+    )
+    DataOnMachine.objects.create(machine=machines[1], kind=kind, uid=copy.uid, state="Filling", changed_at=make.T0)
+    assert not is_given_back(9_000)
+    DataOnMachine.objects.update(state="Ready", changed_at=after(9_000))
+    make.report(one, (Phase.PREPARING, 9_000.0), (Phase.PULLING, 0.0), at=after(9_001))
+    assert not is_given_back(9_899)
+    assert is_given_back(9_900)
+
+
+@pytest.mark.parametrize("where", ["elsewhere", "another workspace's", "failed"])
+def test_no_other_copy_keeps_a_gang_at_its_barrier(editor, east, machines, where) -> None:
+    zero, _ = place_all(gang(editor, east), machines, 0)
+    make.report(zero, *READY, at=after(5))
+    owner = make.workspace(slug="other") if where == "another workspace's" else editor.workspace
+    copy = Volume.objects.create(workspace=owner, kind="drive", name="imagenet", form="copy", created_at=make.T0)
+    DataOnMachine.objects.create(
+        machine=machines[0 if where == "elsewhere" else 1],
+        kind="drive",
+        uid=copy.uid,
+        state="Failed" if where == "failed" else "Filling",
+        changed_at=after(800),
+    )
+    assert is_given_back(905)
+
+
+def test_engines_may_take_as_long_as_they_may_to_start(editor, east, machines, settings) -> None:
+    settings.ENGINE_IMAGE, settings.ENGINE_START_SECONDS = "vllm/vllm-openai:v1", 1_800
+    zero, one = place_all(gang(editor, east, engine={"model": "llama"}), machines, 0)
+    make.report(one, (Phase.PREPARING, 0.0), at=after(1), waiting="Waiting for the engine to serve llama")
+    make.report(zero, *READY, at=after(5))
+    assert not is_given_back(2_704)
+    assert is_given_back(2_705)
 
 
 def test_a_gang_whose_last_worker_became_ready_unseen_starts_instead(editor, east, machines) -> None:
@@ -125,7 +184,7 @@ def test_a_gang_whose_last_worker_became_ready_unseen_starts_instead(editor, eas
     make.report(zero, *READY, at=after(5))
     make.report(one, *READY, at=after(6))
     Assignment.objects.update(waits=True)
-    gangs.give_back_late(after(901))
+    gangs.give_back_late(after(905))
     assert waits() == [False, False]
     assert run.workers.filter(stop_requested_at=None).count() == 2
 
