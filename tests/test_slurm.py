@@ -115,7 +115,15 @@ def test_options_are_read_as_getopt_reads_them(words: list[str], given: list[tup
         ("--signal=@60", "is not a signal: write USR1@60, or B:USR1@60 for the script alone"),
         ("--job-name='a", "has an opening ' and no closing one"),
         ("hetjob", "heterogeneous jobs are not supported: submit their parts as runs"),
-        ("--gpus-per-socket=1", "machines' sockets are not known: use --gpus-per-node"),
+        ("--gpus-per-socket=1", "needs --sockets-per-node: or use --gpus-per-node"),
+        ("--gres=gpus:2", "is no resource that is known: gpus: write gpu"),
+        ("--gres=gpu:lots", "is not a number of GPUs: lots is neither a number nor a model"),
+        ("--signal=FOO@10", "is not a signal: there is no FOO"),
+        ("--signal=USR1@70000", "is more than 65535 seconds before the limit"),
+        ("--exclusive=alone", "is not a way to be exclusive: write --exclusive, or one of user, mcs, topo"),
+        ("--dependency=afterok:$ID", "is not a dependency: write afterok:JOBID, several with a comma, or singleton"),
+        ("--mem=64 GB", "GB is no option: one begins with -"),
+        ("nodes=2", "nodes=2 is no option: one begins with -"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_line_and_the_rule(directive: str, fault: str) -> None:
@@ -155,7 +163,18 @@ def test_options_that_contradict_one_another_are_refused(directives: tuple[str, 
         (("--gpus=h100:8", "--gpus-per-task=2"), {"nodes": 1, "tasks": 4, "gpus": 8, "gpu_model": "h100"}),
         (("-n8", "--ntasks-per-gpu=2"), {"gpus": 4, "tasks": 8}),
         (("--gpus-per-node=4", "--cpus-per-gpu=6", "-N2"), {"cpus": 48, "cpus_per_node": 24}),
+        (("--gpus-per-socket=a100:2", "--sockets-per-node=2", "-N2"), {"gpus": 8, "gpu_model": "a100"}),
+        (("--tasks-per-node=4", "--workdir=/w", "-N2"), {"tasks": 8, "chdir": "/w"}),
+        (("-N 2,4",), {"nodes": 2}),
+        (("--exclusive=user",), {"exclusive": True}),
         (("--gres=gpu",), {"gpus": 1}),
+        (("--gres=gres/gpu:a100=2",), {"gpus": 2, "gpu_model": "a100"}),
+        (("--gres=gres:gpu:tesla:2,shard:1",), {"gpus": 2, "gpu_model": "tesla", "ignored": ["--gres=shard:1"]}),
+        (("-t -1",), {"time_s": None}),
+        (
+            ("--dependency=after:1+10,afterany:2_3?afternotok:4",),
+            {"dependency": "after:1+10,afterany:2_3?afternotok:4"},
+        ),
         (("--gres=gpu:tesla",), {"gpus": 1, "gpu_model": "tesla"}),
         (("--gres=gpu:a100:2(S:0-1),nvme:1",), {"gpus": 2, "gpu_model": "a100", "ignored": ["--gres=nvme:1"]}),
         (("--mem-per-cpu=2000", "-n2", "-c3"), {"mem_bytes": 6 * 2000 * 1024**2}),
@@ -175,6 +194,12 @@ def test_options_that_contradict_one_another_are_refused(directives: tuple[str, 
 def test_directives_mean(directives: tuple[str, ...], expected: dict[str, Any]) -> None:
     told = document(*directives)
     assert {key: told.get(key) for key in expected} == expected
+
+
+def test_only_a_line_that_begins_with_the_word_is_a_directive() -> None:
+    told = document("-n2\n  #SBATCH -n3\n#sbatch -n4\n#PBS -l nodes=5\n#SBATCH--nodes=2")
+    assert (told["nodes"], told["tasks"]) == (2, 2)
+    assert told["ignored"] == ["#SBATCH", "#sbatch", "#PBS"]
 
 
 @pytest.mark.parametrize(
@@ -253,6 +278,7 @@ def test_a_call_of_sbatch_ranks_above_the_script_that_it_names(tmp_path: Path) -
     [
         ("", "the script is empty"),
         ("echo hello\n", "line 1: a batch script begins with #! and the path of its interpreter"),
+        ("#SBATCH -n2\nsrun true\n", "line 1: a batch script begins with #! and the path of its interpreter"),
         ("#!/bin/sh\r\necho\r\n", "the script has DOS line ends (CR LF): sbatch takes none; dos2unix removes them"),
         ("#!/bin/sh\necho \0\n", "the script holds a NUL character"),
     ],
@@ -327,6 +353,7 @@ def test_a_command_line_that_is_wrong_says_so_and_sends_nothing(tmp_path: Path) 
         ("--no-such", "x.sh"): "--no-such is no option of sbatch",
         ("/no/such.sh",): "cannot read /no/such.sh: No such file or directory",
         ("--wrap=true", "x.sh"): "--wrap and a script exclude one another",
+        ("-N1", ":", "-N2", "x.sh"): "heterogeneous jobs are not supported",
     }.items():
         result = CliRunner().invoke(astra, ["slurm", "sbatch", *words])
         assert told in str(result.exception)

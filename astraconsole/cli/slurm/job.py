@@ -64,7 +64,7 @@ def faults_of(meaning: Meaning, cannot_run: str) -> list[str]:
     """Why the job can be read but not be submitted."""
     faults = [cannot_run] if cannot_run else []
     for name in _LATER:
-        if name in meaning.options:
+        if name in meaning.options and meaning.text(name) != "now":
             faults.append(f"{meaning.options[name].where}: a run starts as soon as there is room: submit it then")
     if meaning.array is not None and meaning.layout.nodes > 1:
         faults.append(f"an array of jobs with {meaning.layout.nodes} nodes each: submit them as runs of their own")

@@ -13,6 +13,8 @@ from astraconsole.cli.slurm.values import (
     GpuAsk,
     parse_array,
     parse_count,
+    parse_dependency,
+    parse_exclusive,
     parse_gpus,
     parse_gres,
     parse_nodes,
@@ -20,6 +22,7 @@ from astraconsole.cli.slurm.values import (
     parse_size,
     parse_time,
 )
+from runs.units import counted
 
 T = TypeVar("T")
 WHOLE_NODE = "whole node"
@@ -39,7 +42,7 @@ _TEXTS = (
 _FAMILIES = (
     {"mem", "mem-per-cpu", "mem-per-gpu"},
     {"cpus-per-task", "cpus-per-gpu"},
-    {"gpus", "gpus-per-node", "gpus-per-task", "gres"},
+    {"gpus", "gpus-per-node", "gpus-per-task", "gpus-per-socket", "gres"},
     {"requeue", "no-requeue"},
 )
 _ONLY_ONE = (
@@ -145,6 +148,9 @@ def understand(script: Script, environment: Sequence[Given] = (), command_line: 
             reader.faults.append(f"{names} exclude one another")
     array, time_s = reader.read("array", parse_array), reader.read("time", parse_time)
     reader.read("signal", parse_signal)
+    reader.read("dependency", parse_dependency)
+    if among := reader.read("exclusive", parse_exclusive):
+        reader.notes.append(f"--exclusive={among}: a machine of its own, which it shares with nothing")
     layout = _layout(reader)
     if reader.faults:
         raise Refused(sorted(reader.faults, key=_line_of))
@@ -199,7 +205,7 @@ class _Reader:
     def gres(self) -> GpuAsk | None:
         gpus, others = self.read("gres", parse_gres) or (None, [])
         line = self.options["gres"].line if others else 0
-        self.ignored += [NotRead(line, f"--gres={other}", "only GPUs are counted") for other in others]
+        self.ignored += [NotRead(line, f"--gres={other}", "only whole GPUs are counted") for other in others]
         return gpus
 
 
@@ -240,10 +246,8 @@ class _Gpus:
     def __init__(self, reader: _Reader, ntasks: int | None, tasks_per_gpu: int | None) -> None:
         total, per_node = reader.read("gpus", parse_gpus), reader.read("gpus-per-node", parse_gpus)
         per_task, gres = reader.read("gpus-per-task", parse_gpus), reader.gres()
-        if "gpus-per-socket" in reader.options:
-            given = reader.options["gpus-per-socket"]
-            reader.faults.append(f"{given.where}: machines' sockets are not known: use --gpus-per-node")
-        asks = [ask for ask in (total, per_node, per_task, gres) if ask is not None]
+        per_socket = self._per_socket(reader)
+        asks = [ask for ask in (total, per_node, per_task, per_socket, gres) if ask is not None]
         models = {ask.model.lower(): ask.model for ask in asks if ask.model}
         if len(models) > 1:
             reader.faults.append(f"the GPU models contradict one another: {', '.join(models.values())}")
@@ -253,9 +257,20 @@ class _Gpus:
         self.model = next(iter(models.values()), "") if any(ask.count for ask in asks) else ""
         self.total = total.count if total else 0
         self.per_task = per_task.count if per_task else 0
-        self.per_node = (per_node or gres or GpuAsk(0)).count
+        self.per_node = (per_node or gres or per_socket or GpuAsk(0)).count
         if ntasks and tasks_per_gpu and not asks:
             self.total = math.ceil(ntasks / tasks_per_gpu)
+
+    @staticmethod
+    def _per_socket(reader: _Reader) -> GpuAsk | None:
+        """Of one node: sbatch takes it only with the number of sockets."""
+        each, sockets = reader.read("gpus-per-socket", parse_gpus), reader.read("sockets-per-node", parse_count)
+        if each is None or sockets is None:
+            if each is not None:
+                where = reader.options["gpus-per-socket"].where
+                reader.faults.append(f"{where} needs --sockets-per-node: or use --gpus-per-node")
+            return None
+        return GpuAsk(each.count * sockets, each.model)
 
     @property
     def only_per_task(self) -> bool:
@@ -287,7 +302,7 @@ def _nodes(
         if most > least:
             reader.notes.append(f"{least} nodes, the least of {least}-{most}: a run has a fixed number of workers")
         if ntasks is not None and ntasks < least:
-            reader.notes.append(f"{ntasks} nodes: there are no more tasks")
+            reader.notes.append(f"{counted(ntasks, 'node')}: there are no more tasks")
             return ntasks
         return least
     if ntasks and per_node:

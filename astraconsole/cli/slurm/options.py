@@ -69,7 +69,7 @@ V, N, M = Takes.VALUE, Takes.NOTHING, Takes.MAYBE
 CARRIED: Mapping[str, Option] = {
     **_table(V, "array/a begin/b chdir/D container-image cpus-per-gpu cpus-per-task/c dependency/d export gpus/G"),
     **_table(V, "gpus-per-node gpus-per-socket gpus-per-task gres job-name/J mem mem-per-cpu mem-per-gpu nodes/N"),
-    **_table(V, "ntasks/n ntasks-per-gpu ntasks-per-node time/t wrap"),
+    **_table(V, "ntasks/n ntasks-per-gpu ntasks-per-node sockets-per-node time/t wrap"),
     **_table(N, "hold/H help/h parsable test-only wait/W"),
     **_table(M, "exclusive"),
 }
@@ -92,7 +92,7 @@ SBATCH: Mapping[str, Option] = {
     **_table(V, "signal", "no signal is sent ahead of the limit: SIGTERM at the limit, SIGKILL 30 s later"),
     **_table(V, "deadline time-min delay-boot", "the time limit decides"),
     **_table(V, "tmp", "disk space is not counted"),
-    **_table(V, "ntasks-per-socket ntasks-per-core cores-per-socket sockets-per-node threads-per-core", _LAYOUT),
+    **_table(V, "ntasks-per-socket ntasks-per-core cores-per-socket threads-per-core", _LAYOUT),
     **_table(V, "extra-node-info/B mincpus hint distribution/m core-spec/S thread-spec cpu-freq gpu-freq", _LAYOUT),
     **_table(V, "gpu-bind mem-bind tres-bind gres-flags network", _LAYOUT),
     **_table(V, "switches segment", "machines are chosen by room, not by their network"),
@@ -114,6 +114,8 @@ SBATCH: Mapping[str, Option] = {
 # What only this command line has; of a script's directives they are no options.
 OURS: Mapping[str, Option] = {**_table(V, "image pool name code"), **_table(N, "dry-run json")}
 COMMAND_LINE: Mapping[str, Option] = {**SBATCH, **OURS}
+# Older words that sbatch still takes.
+ALIASES: Mapping[str, str] = {"tasks-per-node": "ntasks-per-node", "workdir": "chdir", "share": "oversubscribe"}
 
 # Environment variable → option: between the script and the command line.
 VARIABLES: Mapping[str, str] = {
@@ -177,6 +179,7 @@ def read_variables(environment: Mapping[str, str]) -> list[Given]:
 
 def _read_long(word: str, left: list[str], line: int, table: Mapping[str, Option], result: Words) -> None:
     prefix, equals, value = word[2:].partition("=")
+    prefix = ALIASES.get(prefix, prefix)
     names = [prefix] if prefix in table else sorted(name for name in table if name.startswith(prefix))
     if len(names) != 1:
         follows = not equals and left and not left[0].startswith("-") and line

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from astraconsole.cli.slurm.options import COMMAND_LINE, Given, Unknown, read_words
 
 MAGIC = "#SBATCH"
+HETEROGENEOUS = "heterogeneous jobs are not supported: submit their parts as runs"
 SCRIPT_MAX = 4 * 1024**2  # bytes: Slurm's own limit
 _HERE_DOCUMENT = re.compile(r"<<(-?)\s*(['\"\\]?)([A-Za-z_][A-Za-z0-9_]*)\2?")
 _CALL = re.compile(r"(?:^|[;&|(`{]|\bdo\b|\bthen\b|\belse\b)\s*sbatch(?=\s|$)")
 _EXPANSION = re.compile(r"(?<!\\)(?:\$\w|\$[({@*#?$!-]|`)")
-_COMMENTED = re.compile(r"(##+\s*SBATCH|#\s+SBATCH)\s+(-.*)")
+_COMMENTED = re.compile(r"\s*(#+\s*SBATCH)\s*(-.*)", re.IGNORECASE)
+_OTHERS = re.compile(r"(#(?:PBS|BSUB|\$))\s+(-.*)")  # of other schedulers
 _HET = re.compile(r"\s*(?:hetjob|packjob)\b", re.IGNORECASE)
 
 
@@ -54,12 +56,10 @@ def read_script(text: str) -> Script:
     _refuse_what_no_script_has(text)
     lines = text.splitlines()
     script = _directives(lines, 1)
-    if script.given or script.unknown:
-        script.body = text
-        return script
-    found = _in_here_document(lines) or _called(lines)
-    if found is not None:
-        return found
+    if not (script.given or script.unknown):
+        found = _in_here_document(lines) or _called(lines)
+        if found is not None:
+            return found
     if not text.startswith("#!"):
         raise Refused(["line 1: a batch script begins with #! and the path of its interpreter"])
     script.body = text
@@ -92,6 +92,8 @@ def _directives(lines: Sequence[str], first: int) -> Script:
         elif commented := _COMMENTED.match(line):
             label = re.sub(r"\s+", " ", commented[1])
             script.not_read.append(NotRead(number, label, f"a comment, no directive: {commented[2]}"))
+        elif other := _OTHERS.match(line):
+            script.not_read.append(NotRead(number, other[1], f"another scheduler's: write #SBATCH for {other[2]}"))
         elif line.strip() and not line.lstrip().startswith("#"):
             ended = True
             here = _HERE_DOCUMENT.search(line)
@@ -103,10 +105,7 @@ def _directives(lines: Sequence[str], first: int) -> Script:
 
 def _read_directive(text: str, number: int, script: Script) -> Iterator[str]:
     if _HET.match(text):
-        yield f"line {number}: {text.strip()}: heterogeneous jobs are not supported: submit their parts as runs"
-        return
-    if text and not text[0].isspace():
-        script.not_read.append(NotRead(number, f"{MAGIC}{text.split()[0]}", "no blank after #SBATCH"))
+        yield f"line {number}: {text.strip()}: {HETEROGENEOUS}"
         return
     try:
         read = read_words(split_words(text), number)
@@ -116,7 +115,7 @@ def _read_directive(text: str, number: int, script: Script) -> Iterator[str]:
     script.given += read.given
     script.unknown += read.unknown
     if read.rest:
-        script.not_read.append(NotRead(number, " ".join(read.rest), "an option begins with -"))
+        yield f"line {number}: {text.strip()}: {read.rest[0]} is no option: one begins with -"
 
 
 def split_words(text: str) -> list[str]:

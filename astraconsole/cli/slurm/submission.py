@@ -8,7 +8,7 @@ from pathlib import Path
 from astraconsole.cli.slurm.job import Place, resolve_export
 from astraconsole.cli.slurm.meaning import Meaning, understand
 from astraconsole.cli.slurm.options import COMMAND_LINE, OURS, Given, Words, read_variables, read_words
-from astraconsole.cli.slurm.script import NotRead, Refused, Script, read_script
+from astraconsole.cli.slurm.script import HETEROGENEOUS, NotRead, Refused, Script, read_script
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ def read_submission(words: Sequence[str], environment: Mapping[str, str], user: 
     read = read_words(words, 0, COMMAND_LINE)
     if read.unknown:
         raise Refused([f"{unknown.text} {unknown.why}" for unknown in read.unknown])
+    if read.rest[:1] == [":"]:
+        raise Refused([f": {HETEROGENEOUS}"])
     script, arguments = _script(read)
     given = _resolved([given for given in read.given if given.name not in OURS], environment)
     called: list[Given] = []

@@ -19,6 +19,14 @@ _SIGNAL = re.compile(r"(?:([RB]{1,2}):?)?(?:SIG)?([A-Z][A-Z0-9+-]*|[0-9]{1,2})?(
 _GPU_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*", re.ASCII)
 _FAMILIES = {"kepler", "maxwell", "pascal", "volta", "turing", "ampere", "ada", "hopper", "blackwell", "tesla", "titan"}
 _SIGNALS = {"1": "HUP", "2": "INT", "9": "KILL", "10": "USR1", "12": "USR2", "15": "TERM", "18": "CONT"}
+_SIGNAL_NAMES = {*_SIGNALS.values(), "QUIT", "ABRT", "ALRM", "CHLD", "STOP", "TSTP", "TTIN", "TTOU", "URG", "WINCH"}
+_SIGNAL_MAX, _BEFORE_MAX = 64, 65535
+_GRES = re.compile(r"(?:gres[:/=])?([A-Za-z_][A-Za-z0-9_-]*)(?:[:=](.*))?", re.ASCII)
+_DEPENDENCY = re.compile(
+    r"singleton|(?:after(?:any|burstbuffer|corr|notok|ok)?|expand)(?::[0-9]+(?:_(?:[0-9]+|\*))?(?:\+[0-9]+)?)+",
+    re.ASCII,
+)
+_EXCLUSIVE = ("", "exclusive", "user", "mcs", "topo")
 
 
 @dataclass(frozen=True)
@@ -76,8 +84,8 @@ def parse_size(text: str) -> int:
 
 
 def parse_time(text: str) -> int | None:
-    """Seconds of `30` (minutes), `m:s`, `h:m:s`, `d-h`, `d-h:m`, `d-h:m:s`; None, no limit, of 0 and UNLIMITED."""
-    if text.lower() in ("unlimited", "infinite"):
+    """Seconds of `30` (minutes), `m:s`, `h:m:s`, `d-h`, `d-h:m`, `d-h:m:s`; None, no limit, of 0, -1 and UNLIMITED."""
+    if text.lower() in ("unlimited", "infinite", "-1"):
         return None
     match = _CLOCK.fullmatch(text)
     if match is None:
@@ -101,15 +109,14 @@ def parse_count(text: str) -> int:
 
 
 def parse_nodes(text: str) -> tuple[int, int]:
-    """(least, most) of `2` or `2-4`."""
-    first, dash, last = text.partition("-")
-    try:
-        least, most = parse_count(first), parse_count(last if dash else first)
-    except ValueError as error:
-        raise ValueError("is not a number of nodes: write 2, or 2-4") from error
-    if most < least:
+    """(least, most) of `2`, `2-4` and, as sizes that would do, `2,4` and `1-15:4`."""
+    matches = [_RANGE.fullmatch(part) for part in text.split(",")]
+    if not all(match and int(match[1]) for match in matches):
+        raise ValueError("is not a number of nodes: write 2, or 2-4")
+    if any(match and match[2] and int(match[2]) < int(match[1]) for match in matches):
         raise ValueError("has a maximum below its minimum")
-    return least, most
+    sizes = [int(size) for match in matches if match for size in match.group(1, 2) if size]
+    return min(sizes), max(sizes)
 
 
 def parse_gpus(text: str) -> GpuAsk:
@@ -121,13 +128,17 @@ def parse_gpus(text: str) -> GpuAsk:
 
 
 def parse_gres(text: str) -> tuple[GpuAsk | None, list[str]]:
-    """GPUs of `gpu`, `gpu:2`, `gpu:a100`, `gpu:a100:2`, and what else is asked for."""
+    """GPUs of `gpu`, `gpu:2`, `gpu:a100`, `gpu:a100:2`, `gres/gpu:a100=2`, and what else is asked for."""
     gpus, others = [], []
     for part in re.split(r",(?![^(]*\))", text):
-        name, *words = re.sub(r"\(.*?\)", "", part).removeprefix("gres:").removeprefix("gres/").split(":")
-        if name == "gpu":
-            gpus.append(_gpu_ask(words or ["1"]))
-        elif name.lower() != "none":
+        match = _GRES.fullmatch(re.sub(r"\(.*?\)", "", part))
+        if match is None:
+            raise ValueError("is not a resource: write gpu:2, or gpu:MODEL:2")
+        if match[1] == "gpu":
+            gpus.append(_gpu_ask(re.split("[:=]", match[2] or "1")))
+        elif match[1].lower().startswith("gpu"):
+            raise ValueError(f"is no resource that is known: {match[1]}: write gpu")
+        elif match[1].lower() != "none":
             others.append(part)
     if len({ask.model for ask in gpus}) > 1:
         raise ValueError("asks for several GPU models at once: a run's workers have one")
@@ -185,4 +196,22 @@ def parse_signal(text: str) -> Signal:
     if match is None or match[2] is None or (match[1] is not None and ":" not in text):
         raise ValueError("is not a signal: write USR1@60, or B:USR1@60 for the script alone")
     options, name, before = match.groups()
+    if name not in _SIGNAL_NAMES and not (name.isdigit() and 0 < int(name) <= _SIGNAL_MAX):
+        raise ValueError(f"is not a signal: there is no {name}")
+    if int(before or 0) > _BEFORE_MAX:
+        raise ValueError(f"is more than {_BEFORE_MAX} seconds before the limit")
     return Signal(_SIGNALS.get(name, name), int(before or 60), "B" in (options or ""))
+
+
+def parse_dependency(text: str) -> str:
+    """`singleton`, `afterok:123:124`, several with `,` (all of them) or `?` (any of them)."""
+    if not all(_DEPENDENCY.fullmatch(part) for part in re.split("[,?]", text)):
+        raise ValueError("is not a dependency: write afterok:JOBID, several with a comma, or singleton")
+    return text
+
+
+def parse_exclusive(text: str) -> str:
+    """`""` for the whole node; `user`, `mcs` and `topo` share it among some."""
+    if text not in _EXCLUSIVE:
+        raise ValueError(f"is not a way to be exclusive: write --exclusive, or one of {', '.join(_EXCLUSIVE[2:])}")
+    return text.removeprefix("exclusive")
