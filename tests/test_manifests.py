@@ -164,6 +164,119 @@ def test_job_sets_and_train_jobs_are_gangs_of_their_pods() -> None:
     assert "spec.runtimeRef" in left_out(run)
 
 
+def test_a_part_of_a_gpu_is_a_whole_one_and_is_said() -> None:
+    pod = "kind: Pod\nmetadata: {name: a, annotations: {%s}}\nspec: {containers: [{image: i}]}\n"
+    run = imported(pod % 'gpu-fraction: "0.5"')
+    assert (run.meaning["gpus"], run.meaning["gpu_fraction"]) == (0.5, 0.5)
+    assert run.run["spec"]["task_template"]["requested_resources"]["gpu_requests"] == {"count": 1}
+    assert left_out(run)["metadata.annotations.gpu-fraction"] == "GPUs are not shared: a whole GPU instead"
+    run = imported(pod % 'gpu-memory: "2000"')
+    asked = run.run["spec"]["task_template"]["requested_resources"]["gpu_requests"]
+    assert asked == {"count": 1, "min_memory_bytes": 2000 * 1024**2}
+    assert "must be above 0 and at most 1" in refusal(pod % 'gpu-fraction: "1.5"')
+
+
+def test_labels_and_the_wishes_of_queues_are_told() -> None:
+    text = """
+kind: PyTorchJob
+metadata: {name: a, labels: {kueue.x-k8s.io/queue-name: q, team: vision}}
+status: {}
+spec:
+  nprocPerNode: "8"
+  runPolicy: {schedulingPolicy: {minAvailable: 2, priorityClass: high}}
+  pytorchReplicaSpecs:
+    Worker:
+      replicas: 3
+      autoscale: true
+      template:
+        metadata: {annotations: {kueue.x-k8s.io/podset-required-topology: rack, x: y}}
+        spec: {containers: [{image: w, resources: {limits: {cpu: 1, memory: 1Gi}}}]}
+"""
+    run = imported(text)
+    assert run.run["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "q", "team": "vision"}
+    told = {name: run.meaning[name] for name in ("queue", "topology", "min_available")}
+    assert told == {"queue": "q", "topology": "all in one rack", "min_available": 2}
+    replicas = "spec.pytorchReplicaSpecs.Worker"
+    assert set(left_out(run)) == {
+        "kueue.x-k8s.io/queue-name",
+        "kueue.x-k8s.io/podset-required-topology",
+        "spec.nprocPerNode",
+        "spec.runPolicy.schedulingPolicy.minAvailable",
+        "spec.runPolicy.schedulingPolicy.priorityClass",
+        f"{replicas}.autoscale",
+        f"{replicas}.template.metadata.annotations.x",
+    }
+
+
+def test_what_volcano_says_of_a_task_is_named() -> None:
+    text = """
+apiVersion: batch.volcano.sh/v1alpha1
+kind: Job
+metadata: {name: a}
+spec:
+  minAvailable: 1
+  tasks: [{replicas: 2, name: w, minAvailable: 1, dependsOn: {name: [x]}, template: {spec: {containers: [{image: i}]}}}]
+"""
+    run = imported(text)
+    assert {"spec.tasks[0].minAvailable", "spec.tasks[0].dependsOn", "spec.minAvailable"} <= set(left_out(run))
+    assert (run.meaning["min_available"], run.meaning["gang"]) == (1, False)
+
+
+def test_a_ray_job_has_its_limit_and_as_many_workers_as_hosts() -> None:
+    pod = "template: {spec: {containers: [{image: i, resources: {limits: {cpu: 1, memory: 1G, nvidia.com/gpu: 1}}}]}}"
+    groups = f"headGroupSpec: {{{pod}}}, workerGroupSpecs: [{{groupName: w, replicas: 2, numOfHosts: 4, {pod}}}]"
+    text = f"kind: RayJob\nspec: {{entrypoint: a, activeDeadlineSeconds: 600, rayClusterSpec: {{{groups}}}}}"
+    run = imported(text)
+    assert (run.meaning["workers"], run.meaning["gpus"], run.meaning["time_s"]) == (9, 9, 600)
+
+
+def test_variables_in_a_pods_command_are_filled_in_as_kubernetes_does() -> None:
+    container = "{image: i, env: [{name: A, value: x}, {name: B, value: $(A)/y}], args: [$(B), $(C), $$(A), 1$$]}"
+    template = imported(f"kind: Pod\nspec: {{containers: [{container}]}}").run["spec"]["task_template"]
+    assert (template["args"], template["env"]["B"]) == (["x/y", "$(C)", "$(A)", "1$"], "x/y")
+
+
+@pytest.mark.parametrize(
+    ("resources", "expected"),
+    [
+        ("{accelerators: {'L4:2', 'A10G:2'}}", {"gpus": 2, "gpu_model": ["L4", "A10G"]}),
+        ("{gpus: H100:8}", {"gpus": 8, "gpu_model": "H100"}),
+        ("{any_of: [{accelerators: A100:8}, {accelerators: H100:8}]}", {"gpus": 8, "gpu_model": ["A100", "H100"]}),
+        ("{accelerators: T4, ordered: [{infra: a}, {infra: b}]}", {"gpus": 1, "gpu_model": "T4"}),
+    ],
+)
+def test_skypilots_accelerators_may_be_choices(resources: str, expected: dict[str, Any]) -> None:
+    run = imported(f"run: x\nresources: {resources}")
+    assert {name: run.meaning.get(name) for name in expected} == expected
+
+
+def test_a_pool_of_skypilot_has_its_least_workers() -> None:
+    run = imported("pool: {min_workers: 2, max_workers: 4}\nresources: {accelerators: H100:1}\nrun: x")
+    assert [run.meaning[name] for name in ("workers", "gpus", "min_workers", "max_workers")] == [2, 2, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        ("80GB..", {"gpus": 1, "gpu_memory_bytes": 80 * GIB}),
+        ("24GB:2", {"gpus": 2, "gpu_memory_bytes": 24 * GIB}),
+        ("'A10G,A100:2..4'", {"gpus": 2, "gpu_model": ["A10G", "A100"], "gpus_per_worker": "2..4"}),
+        ("amd:MI300X:8", {"gpus": 8, "gpu_model": "MI300X"}),
+        ("{name: [H100, H200], memory: 80GB.., count: '2..'}", {"gpus": 2, "gpu_model": ["H100", "H200"]}),
+    ],
+)
+def test_dstacks_gpus_have_a_model_a_memory_and_a_count(gpu: str, expected: dict[str, Any]) -> None:
+    run = imported(f"type: task\nimage: i\ncommands: [x]\nmax_duration: 2w\nresources: {{gpu: {gpu}}}")
+    assert {name: run.meaning.get(name) for name in expected} == expected
+    assert run.meaning["time_s"] == 14 * 86400
+
+
+def test_a_secret_that_dstack_would_fill_in_is_left_out() -> None:
+    run = imported('type: task\nimage: i\ncommands: [x]\nenv: ["A=1", "B=${{ secrets.B }}"]')
+    assert run.run["spec"]["task_template"]["env"] == {"A": "1"}
+    assert "env.B" in left_out(run)
+
+
 def test_several_documents_give_several_runs_and_name_what_is_none() -> None:
     text = f"kind: ConfigMap\nmetadata: {{name: c}}\n---\n{JOB}\n---\ntype: task\nname: t\nimage: i\ncommands: [a]\n"
     result = import_manifest(text)
@@ -191,6 +304,9 @@ def test_several_documents_give_several_runs_and_name_what_is_none() -> None:
             "16GB",
         ),
         ("type: task\nimage: i\nresources: {memory: lots}", "resources.memory 'lots' is not a size"),
+        ("type: task\nimage: i\nresources: {gpu: v5litepod-8}", "asks for TPUs"),
+        ("type: task\nimage: i\nresources: {gpu: 'A100:H100'}", "resources.gpu 'H100' is not a GPU"),
+        ("type: task\nimage: '{{ image }}'", "render it first (image)"),
         ("run: a\nresources: {accelerators: tpu-v4}", "resources.accelerators asks for TPUs"),
         ("run: a\nresources: {accelerators: A100:0.5}", "with whole GPUs"),
         ("gpus: 1\nmem: 16", "memory 16 has no unit"),

@@ -10,6 +10,8 @@ from astraconsole.cli.manifests.reading import Imported, LeftOut, Part, Refused,
 from astraconsole.cli.manifests.shares import Share, totals
 from runs.units import TIME_LIMIT_MAX, TIME_LIMIT_MIN
 
+_TPU = re.compile(r"(?:tpu-)?v[0-9]+(?:p|e|litepod)?-[0-9]+", re.IGNORECASE)
+_MODEL = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 TYPES = ("task", "service", "dev-environment")
 _REASONS = {
     "python": "dstack's own image has it: give an image",
@@ -23,6 +25,13 @@ _REASONS = {
     "retry": "use restart_policy and on_failure",
     "fleets": "use pools: node_selection",
     "ide": "there are no development environments",
+    "replicas": "one copy is run",
+    "scaling": "one copy is run",
+    "model": "there is no gateway in front of it",
+    "gateway": "there is no gateway in front of it",
+    "auth": "there is no gateway in front of it",
+    "utilization_policy": "use probes.liveness",
+    "stop_duration": "a worker has its machine's stop grace",
 }
 _CLOUD = "machines are the workspace's own"
 # Its names for what a worker is told.
@@ -88,10 +97,11 @@ def _environment(root: Part, left_out: list[LeftOut]) -> dict[str, str]:
     for item in value if isinstance(value, list) else []:
         name, equals, text = str(item).partition("=")
         pairs.append((name, text if equals else None))
-    for name, item in pairs:
-        if item is None:
+    there = [(str(name), str(item)) for name, item in pairs if item is not None and "${{" not in str(item)]
+    for name, _ in pairs:
+        if str(name) not in dict(there):
             left_out.append(LeftOut(f"env.{name}", "its value is not in the file: set it, or use a credential"))
-    return {str(name): str(item) for name, item in pairs if item is not None}
+    return dict(there)
 
 
 def _resources(part: Part) -> tuple[Share, dict[str, Any]]:
@@ -107,7 +117,8 @@ def _resources(part: Part) -> tuple[Share, dict[str, Any]]:
     gpus, models, gpu_memory, spelled = _gpus(part)
     if ".." in spelled:
         told["gpus_per_worker"] = spelled
-        part.left_out.append(LeftOut(part.at("gpu"), f"{spelled} is a range: {gpus} per worker, the least"))
+    if lower_bound(spelled)[1]:
+        part.left_out.append(LeftOut(part.at("gpu"), f"{spelled} is a range: {gpus} per worker"))
     disk = part.take("disk")
     if disk is not None:
         size = disk.get("size") if isinstance(disk, dict) else disk
@@ -115,7 +126,8 @@ def _resources(part: Part) -> tuple[Share, dict[str, Any]]:
         part.left_out.append(LeftOut(part.at("disk"), "disk space is not counted"))
     for name, value in (("cpu", cores), ("memory", memory)):
         if value is not None and lower_bound(value)[1]:
-            part.left_out.append(LeftOut(part.at(name), f"{value} is a range: the least is asked for"))
+            least = lower_bound(value)[0]
+            part.left_out.append(LeftOut(part.at(name), f"{value} is a range: {least} is asked for"))
     part.leave_rest()
     share = Share(
         cores=Decimal(least_cores) if least_cores else None,
@@ -147,7 +159,11 @@ def _gpus(part: Part) -> tuple[int, tuple[str, ...], int | None, str]:
             count = word
         elif re.fullmatch(r"(?:[0-9.]+ ?[GMT]B?)?(?:\.\.)?(?:[0-9.]+ ?[GMT]B?)?", word, re.IGNORECASE):
             memory = binary_size(lower_bound(word)[0], part.at("gpu"))
+        elif _TPU.fullmatch(word):
+            raise ValueError(f"{part.at('gpu')} {word!r} asks for TPUs, and machines have GPUs")
+        elif models or not all(_MODEL.fullmatch(name.strip()) for name in word.split(",")):
+            raise ValueError(f"{part.at('gpu')} {word!r} is not a GPU: write A100, A100:80GB or A100:4")
         elif word.lower() not in ("nvidia", "amd"):
-            models = tuple(gpu_model(name) for name in word.split(","))
+            models = tuple(gpu_model(name.strip()) for name in word.split(","))
     least = lower_bound(count)[0]
     return int(least or 0), models if int(least or 0) else (), memory, count

@@ -4,14 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from astraconsole.cli.manifests.pods import RESTARTS, Pod, read_pod
+from astraconsole.cli.manifests.pods import PRIORITY, RESTARTS, TOPOLOGY, Pod, read_pod
 from astraconsole.cli.manifests.reading import Imported, LeftOut, Part, Refused, run_name
 from astraconsole.cli.manifests.shares import totals
 from runs.units import TIME_LIMIT_MAX, TIME_LIMIT_MIN
 
 QUEUE_LABELS = ("kueue.x-k8s.io/queue-name", "kai.scheduler/queue", "runai/queue")
-_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
-_PREFERRED_TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
+_MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
 # Kind → field of its replicas.
 REPLICAS = {
     "PyTorchJob": "pytorchReplicaSpecs",
@@ -31,6 +30,14 @@ _JOB_REASONS = {
     "plugins": "workers reach rank 0 by MASTER_ADDR",
     "policies": "use on_failure",
     "maxRetry": "a worker is restarted at most 10 times in a row, or never",
+    "priorityClassName": PRIORITY,
+    "priorityClass": PRIORITY,
+    "dependsOn": "workers of a run start together, or in no order",
+    "failurePolicy": "use on_failure",
+    "successPolicy": "a run is Completed when every worker has ended with 0",
+    "nprocPerNode": "a worker knows its GPUs as ASTRA_GPU_COUNT",
+    "slotsPerWorker": "a worker knows its GPUs as ASTRA_GPU_COUNT",
+    "cleanPodPolicy": "a run is kept until it is deleted",
 }
 
 
@@ -59,8 +66,13 @@ def read_kubernetes(document: dict[str, Any]) -> Imported | None:
         left_out.append(LeftOut(labelled or "spec.queue", "the workspace's quota decides"))
     name = metadata.text("name") or metadata.text("generateName")
     imported.run["metadata"] = {"name": run_name(name, kind.lower())}
+    if labels:
+        imported.run["metadata"]["labels"] = {str(label): str(value) for label, value in labels.items()}
     metadata.taken.add("namespace")
-    metadata.leave("annotations", "annotations are not kept")
+    if kind != "Pod":  # whose annotations are its template's
+        metadata.leave("annotations", "annotations are not kept")
+    root.taken |= {"apiVersion", "spec", "status"}
+    root.leave_rest()
     imported.left_out += left_out
     return imported
 
@@ -84,7 +96,9 @@ def _job(root: Part, metadata: Part) -> Imported:
         imported.run["spec"]["array"]["parallelism"] = min(max(parallelism, 1), completions)
         imported.meaning |= {"array_size": completions, "max_parallel": parallelism}
     _time_limit(spec, "activeDeadlineSeconds", imported)
-    _topology(pod, imported, root.left_out)
+    least = metadata.part("annotations").value.get(_MIN_PARALLELISM)
+    if least is not None:
+        imported.meaning["min_workers"] = metadata.part("annotations").count(_MIN_PARALLELISM, parallelism)
     spec.leave_rest(_JOB_REASONS)
     return imported
 
@@ -112,6 +126,9 @@ def _training_job(field: str) -> Callable[[Part, Part], Imported]:
             root.left_out.append(LeftOut(elastic.path, "a run has a fixed number of workers"))
         policy = spec.part("runPolicy")
         _time_limit(policy, "activeDeadlineSeconds", imported)
+        scheduling = policy.part("schedulingPolicy")
+        _min_available(scheduling, sum(group.count for group in groups), imported)
+        scheduling.leave_rest(_JOB_REASONS)
         policy.leave_rest(_JOB_REASONS)
         if field == "mpiReplicaSpecs":
             root.left_out.append(LeftOut(replicas.path, "mpirun reaches workers by ssh, which is not set up"))
@@ -125,11 +142,14 @@ def _replica_group(part: Part, name: str) -> Group:
     pod = read_pod(part.part("template"))
     if restart := part.text("restartPolicy"):
         pod = replace(pod, template={**pod.template, "restart_policy": RESTARTS.get(restart, "OnFailure")})
-    return Group(name.lower(), part.count("replicas", 1), pod, part.path)
+    group = Group(name.lower(), part.count("replicas", 1), pod, part.path)
+    part.leave_rest(_JOB_REASONS)
+    return group
 
 
 def _volcano(root: Part, metadata: Part) -> Imported:
     spec = root.part("spec")
+    tasks = spec.parts("tasks")
     groups = [
         Group(
             run_name(task.text("name"), f"task{index}"),
@@ -137,18 +157,17 @@ def _volcano(root: Part, metadata: Part) -> Imported:
             read_pod(task.part("template")),
             task.path,
         )
-        for index, task in enumerate(spec.parts("tasks"))
+        for index, task in enumerate(tasks)
     ]
     if not groups:
         raise Refused("spec.tasks must have a task")
+    for task in tasks:
+        task.leave("minAvailable", "all workers start together")
+        task.leave_rest(_JOB_REASONS)
     workers = sum(group.count for group in groups)
-    least = spec.count("minAvailable", workers)
-    imported = _run_of(groups, gang=least > 1)
-    imported.meaning["min_available"] = least
-    if least < workers:
-        root.left_out.append(LeftOut("spec.minAvailable", f"all {workers} workers start together, not {least}"))
-    if queue := spec.text("queue"):
-        imported.meaning["queue"] = queue
+    imported = _run_of(groups, gang=spec.count("minAvailable", workers) > 1)
+    imported.meaning["min_available"] = workers
+    _min_available(spec, workers, imported)
     spec.take("schedulerName")
     spec.leave_rest(_JOB_REASONS)
     return imported
@@ -157,16 +176,17 @@ def _volcano(root: Part, metadata: Part) -> Imported:
 def _ray(root: Part, metadata: Part) -> Imported:
     """Commands are what Ray's operator would start."""
     spec = root.part("spec")
-    entrypoint = spec.text("entrypoint")
+    entrypoint, groups = spec.text("entrypoint"), []
     cluster = spec.part("rayClusterSpec") if "rayClusterSpec" in spec.value else spec
     head = cluster.part("headGroupSpec")
     start = "ray start --head --port=6379"
     start += f" && {entrypoint}" if entrypoint else " --block"
-    groups = [Group("head", 1, _with_command(read_pod(head.part("template")), start), head.path)]
+    groups.append(Group("head", 1, _with_command(read_pod(head.part("template")), start), head.path))
     for index, workers in enumerate(cluster.parts("workerGroupSpecs")):
         pod = _with_command(read_pod(workers.part("template")), "ray start --address=$MASTER_ADDR:6379 --block")
         name = run_name(workers.text("groupName"), f"workers{index}")
-        groups.append(Group(name, workers.count("replicas", 1), pod, workers.path))
+        count = workers.count("replicas", 1) * workers.count("numOfHosts", 1)
+        groups.append(Group(name, count, pod, workers.path))
         workers.leave("minReplicas", "a run has a fixed number of workers")
         workers.leave("maxReplicas", "a run has a fixed number of workers")
         workers.leave_rest()
@@ -174,6 +194,7 @@ def _ray(root: Part, metadata: Part) -> Imported:
     imported = _run_of([group for group in groups if group.count], gang=False)
     if not entrypoint:
         imported.run["spec"]["lifetime"] = "Service"
+    _time_limit(spec, "activeDeadlineSeconds", imported)
     cluster.leave_rest(why="of Ray's operator, which is not there")
     spec.leave_rest(why="of Ray's operator, which is not there")
     return imported
@@ -263,9 +284,13 @@ def _run_of(groups: list[Group], gang: bool, array: bool = False) -> Imported:
     if together:
         spec["start"] = "Gang"
     meaning = {**totals([(group.count, group.pod.share) for group in groups]), "gang": together}
+    wishes = {name: text for group in groups for name, text in group.pod.annotations.items() if name in TOPOLOGY}
+    for name, place in wishes.items():
+        meaning["topology"] = f"{TOPOLOGY[name]} {place}"
     if alike:
         meaning |= totals([(workers, first.pod.share)])
     made_up = [item for group in groups for item in group.pod.share.defaults(group.path)]
+    made_up += [LeftOut(name, "machines are chosen by room, not by their network") for name in wishes]
     return Imported({"spec": spec}, meaning, made_up)
 
 
@@ -281,8 +306,11 @@ def _time_limit(part: Part, name: str, imported: Imported) -> None:
         part.left_out.append(LeftOut(part.at(name), f"{seconds} s is out of range: {bounded} s"))
 
 
-def _topology(pod: Pod, imported: Imported, left_out: list[LeftOut]) -> None:
-    for annotation, words in ((_TOPOLOGY, "all in one"), (_PREFERRED_TOPOLOGY, "preferably in one")):
-        if annotation in pod.annotations:
-            imported.meaning["topology"] = f"{words} {pod.annotations[annotation]}"
-            left_out.append(LeftOut(annotation, "machines are chosen by room, not by their network"))
+def _min_available(part: Part, workers: int, imported: Imported) -> None:
+    """How many must start at once, and the queue, of a gang's policy."""
+    if part.take("minAvailable") is not None:
+        least = imported.meaning["min_available"] = part.count("minAvailable", workers)
+        if least < workers:
+            part.left_out.append(LeftOut(part.at("minAvailable"), f"all {workers} workers start together, not {least}"))
+    if queue := part.text("queue"):
+        imported.meaning["queue"] = queue

@@ -1,7 +1,8 @@
 """A pod template of Kubernetes as a task template. Pure."""
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
@@ -9,6 +10,7 @@ from astraconsole.cli.manifests.quantities import kubernetes_quantity
 from astraconsole.cli.manifests.reading import LeftOut, Part, Refused
 from astraconsole.cli.manifests.shares import Share
 
+MIB = 1024**2
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
 _MODEL_LABELS = (
     "cloud.google.com/gke-accelerator",
@@ -19,23 +21,23 @@ _MODEL_LABELS = (
 )
 _PULL = {"Always": "Always", "IfNotPresent": "IfNotPresent", "Never": "None"}
 RESTARTS = {"Never": "Never", "OnFailure": "OnFailure", "Always": "OnFailure", "ExitCode": "OnFailure"}
+PRIORITY = "priority is a number here: spec.priority"
 _SCHEDULING = "machines are chosen by room, GPU model and pool"
 _POD_REASONS = {
     "tolerations": "machines have no taints",
     "affinity": _SCHEDULING,
     "topologySpreadConstraints": _SCHEDULING,
     "schedulerName": "the console's scheduler places it",
-    "priorityClassName": "priority is a number here: spec.priority",
+    "priorityClassName": PRIORITY,
     "imagePullSecrets": "make a credential and name it in registry_secret_ref",
     "serviceAccountName": "there are no service accounts",
     "volumes": "make drives of them and name them in datavolume_refs",
     "initContainers": "a worker has one container",
     "hostNetwork": "workers have their machine's network",
 }
-_SHARED_GPUS = {
-    "gpu-fraction": "GPUs are not shared: none is asked for",
-    "gpu-memory": "GPUs are not shared: none is asked for",
-}
+# Annotations by which some schedulers give out a part of a GPU: a share, MiB of its memory, and of how many GPUs.
+_FRACTION, _GPU_MEMORY, _DEVICES = "gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_.-][A-Za-z0-9_.-]*)\)")
 _CONTAINER_REASONS = {
     "envFrom": "make a credential and name it in secret_refs",
     "volumeMounts": "make drives of the volumes and name them in datavolume_refs",
@@ -45,6 +47,12 @@ _CONTAINER_REASONS = {
     "readinessProbe": "write it as probes.readiness",
     "startupProbe": "write it as probes.startup",
 }
+
+TOPOLOGY = {
+    "kueue.x-k8s.io/podset-required-topology": "all in one",
+    "kueue.x-k8s.io/podset-preferred-topology": "preferably in one",
+}
+KNOWN_ANNOTATIONS = {_FRACTION, _GPU_MEMORY, _DEVICES, *TOPOLOGY}
 
 
 @dataclass(frozen=True)
@@ -69,12 +77,14 @@ def read_pod(template: Part) -> Pod:
     found: dict[str, Any] = {"image": container.text("image")}
     if not found["image"]:
         raise Refused(f"{container.at('image')} is required")
-    command, args = container.texts("command"), container.texts("args")
+    environment = _environment(container)
+    command = [_filled_in(word, environment) for word in container.texts("command")]
+    args = [_filled_in(word, environment) for word in container.texts("args")]
     if command:
         found |= {"command": command[0], "args": [*command[1:], *args]}
     elif args:
         found["args"] = args
-    if environment := _environment(container):
+    if environment:
         found["env"] = environment
     if folder := container.text("workingDir"):
         found["working_dir"] = folder
@@ -84,24 +94,44 @@ def read_pod(template: Part) -> Pod:
         found["restart_policy"] = RESTARTS.get(restart, "OnFailure")
     if user := spec.part("securityContext").text("runAsUser"):
         found["user"] = user
-    for name, why in _SHARED_GPUS.items():
-        if name in metadata.part("annotations").value:
-            container.left_out.append(LeftOut(metadata.at(f"annotations.{name}"), why))
     share = _share(container, _models(spec), _shared_memory(spec, container))
+    share = _part_of_a_gpu(share, metadata.part("annotations"))
     container.take("name")
     container.leave_rest(_CONTAINER_REASONS)
     spec.leave_rest(_POD_REASONS)
+    for name in metadata.part("annotations").value:
+        if name not in KNOWN_ANNOTATIONS:
+            metadata.part("annotations").leave(name, "annotations are not kept")
     return Pod(found, share, metadata.part("annotations").value, metadata.part("labels").value)
 
 
 def _environment(container: Part) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for item in container.parts("env"):
         if "valueFrom" in item.value:
             container.left_out.append(LeftOut(f"{item.path} {item.text('name')}", "its value is not in the manifest"))
         else:
-            found[item.text("name")] = item.text("value")
+            found[item.text("name")] = _filled_in(item.text("value"), found)
     return found
+
+
+def _filled_in(text: str, environment: Mapping[str, str]) -> str:
+    """With `$(NAME)` of the variables so far, as Kubernetes does it: others stay, and `$$` is `$`."""
+    return _REFERENCE.sub(lambda match: environment.get(match[1], match[0]) if match[1] else "$", text)
+
+
+def _part_of_a_gpu(share: Share, annotations: Part) -> Share:
+    """A whole GPU in place of a part of one: a program that needs some of a GPU cannot run without."""
+    if share.gpus or not {_FRACTION, _GPU_MEMORY} & annotations.value.keys():
+        return share
+    devices = annotations.count(_DEVICES, 1)
+    fraction, memory = _amount(annotations, _FRACTION), _amount(annotations, _GPU_MEMORY)
+    if fraction is not None and not 0 < fraction <= 1:
+        raise Refused(f"{annotations.at(_FRACTION)} must be above 0 and at most 1")
+    name = _FRACTION if fraction is not None else _GPU_MEMORY
+    told = "a whole GPU" if devices == 1 else f"{devices} whole GPUs"
+    annotations.left_out.append(LeftOut(annotations.at(name), f"GPUs are not shared: {told} instead"))
+    return replace(share, gpus=devices, fraction=fraction, gpu_memory=int(memory) * MIB if memory else None)
 
 
 def _share(container: Part, models: tuple[str, ...], shm: int | None) -> Share:

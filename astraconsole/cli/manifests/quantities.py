@@ -50,17 +50,17 @@ def lower_bound(value: object) -> tuple[str, bool]:
     if text.endswith("+"):
         return text[:-1], True
     least, dots, most = text.partition("..")
-    if dots and not least:
-        return most, True
-    return least, bool(dots)
+    return least or most, bool(dots) and least != most
 
 
 def seconds(value: object, field: str) -> int | None:
-    """Seconds of `2h`, `90m` or a number; None for `off` and -1."""
+    """Seconds of `2h`, `90m`, `2w` or a number; None for `off` and -1."""
     text = str(value).strip().lower()
     if text in ("off", "false", "-1", "none"):
         return None
     try:
+        if weeks := re.fullmatch(r"([0-9]{1,4})w", text):
+            return int(weeks[1]) * 7 * 86400
         return parse_duration(text, plain="seconds")
     except ValueError as error:
         raise ValueError(f"{field}: {error}") from error

@@ -23,6 +23,11 @@ class Share:
     gpu_memory: int | None = None
     shm: int | None = None
     burst: bool = False
+    fraction: Decimal | None = None  # what is asked for of each GPU, where that is less than a whole one
+
+    @property
+    def asked_gpus(self) -> Decimal:
+        return self.gpus * (self.fraction or Decimal(1))
 
     def resources(self, workers: int) -> dict[str, Any]:
         """`gpu_requests.count` is the total of all `workers`."""
@@ -59,7 +64,9 @@ def totals(shares: list[tuple[int, Share]]) -> dict[str, Any]:
     models = list(dict.fromkeys(model for _, share in shares for model in share.models))
     told: dict[str, Any] = {
         "workers": sum(count for count, _ in shares),
-        "gpus": sum(count * share.gpus for count, share in shares),
+        "gpus": decimal_cores(sum((count * share.asked_gpus for count, share in shares), Decimal(0))),
+        "gpu_fraction": next((decimal_cores(share.fraction) for _, share in shares if share.fraction), None),
+        "gpu_memory_bytes": next((share.gpu_memory for _, share in shares if share.gpu_memory), None),
         "cpus": decimal_cores(cores) if cores else None,
         "mem_bytes": memory or None,
         "gpu_model": models[0] if len(models) == 1 else models or None,
@@ -68,5 +75,5 @@ def totals(shares: list[tuple[int, Share]]) -> dict[str, Any]:
     if len(shares) == 1:
         [(_, share)] = shares
         told |= {"cpus_each": decimal_cores(share.cores) if share.cores else None, "mem_bytes_each": share.memory}
-        told["gpus_each"] = share.gpus
+        told["gpus_each"] = decimal_cores(share.asked_gpus)
     return {name: value for name, value in told.items() if value is not None}

@@ -20,6 +20,11 @@ _REASONS = {
     "config": "of SkyPilot itself",
 }
 _CLOUD = "machines are the workspace's own"
+_RESOURCE_REASONS = {
+    "ports": "ports need no declaration",
+    "labels": "labels of a cloud's machines",
+    "job_recovery": "preempted work is always queued again; use restart_policy for failures",
+}
 _NAMES = (
     "export SKYPILOT_NODE_RANK=$NODE_RANK SKYPILOT_NUM_NODES=$NNODES SKYPILOT_NODE_IPS=$MASTER_ADDR "
     "SKYPILOT_NUM_GPUS_PER_NODE=$ASTRA_GPU_COUNT SKYPILOT_TASK_ID=$ASTRA_RUN"
@@ -30,7 +35,7 @@ def read_skypilot(document: dict[str, Any]) -> Imported:
     left_out: list[LeftOut] = []
     root = Part(document, "", left_out)
     name, nodes, pool = run_name(root.text("name"), "task"), root.count("num_nodes", 1), root.part("pool")
-    workers = pool.count("workers", nodes) if pool.value else nodes
+    workers = pool.count("workers", pool.count("min_workers", nodes)) if pool.value else nodes
     resources = root.part("resources")
     try:
         share, told = _resources(resources)
@@ -52,12 +57,15 @@ def read_skypilot(document: dict[str, Any]) -> Imported:
     spec: dict[str, Any] = {"task_template": template}
     if pool.value:
         spec["node_selection"] = {"count": workers}
+        told |= {name: pool.count(name, workers) for name in ("min_workers", "max_workers") if name in pool.value}
+        if "max_workers" in told:
+            pool.left_out.append(LeftOut(pool.at("max_workers"), f"a run has a fixed number of workers: {workers}"))
         pool.leave_rest()
     elif nodes > 1:
         spec |= {"machines": nodes, "start": "Gang"}
     if root.value.get("service"):
         spec["lifetime"] = "Service"
-    resources.leave_rest(why=_CLOUD)
+    resources.leave_rest(_RESOURCE_REASONS, why=_CLOUD)
     root.leave_rest(_REASONS)
     left_out += share.defaults("resources")
     meaning = {**totals([(workers, share)]), **told, "gang": nodes > 1}
@@ -89,8 +97,6 @@ def _resources(part: Part) -> tuple[Share, dict[str, Any]]:
     if disk is not None:
         told["disk"] = f"{disk} GB" if str(disk).isdigit() else str(disk)
         part.left_out.append(LeftOut(part.at("disk_size"), "disk space is not counted"))
-    for choice in ("any_of", "ordered"):
-        part.leave(choice, "a run has one set of needs: choose one")
     models, gpus = _accelerators(part)
     share = Share(
         cores=Decimal(lower_bound(cores)[0]) if cores is not None else None,
@@ -101,15 +107,23 @@ def _resources(part: Part) -> tuple[Share, dict[str, Any]]:
     return share, told
 
 
-def _accelerators(part: Part) -> tuple[tuple[str, ...], int]:
-    """`A100:8`, `{A100: 8}`, `[A100:8, H100:8]`: models of one count."""
-    value = part.take("accelerators")
-    if value is None:
-        return (), 0
+def _asked(value: Any) -> list[str]:
+    """As `MODEL` or `MODEL:COUNT`. YAML's `{A100:8, H100:8}` is a mapping to nothing."""
     if isinstance(value, dict):
-        asked = [f"{name}:{count or 1}" for name, count in value.items()]
-    else:
-        asked = [str(item) for item in (value if isinstance(value, list) else [value])]
+        return [f"{name}:{count}" if count else str(name) for name, count in value.items()]
+    return [str(item) for item in (value if isinstance(value, list) else [value]) if item is not None]
+
+
+def _accelerators(part: Part) -> tuple[tuple[str, ...], int]:
+    """`A100:8`, `{A100: 8}`, `[A100:8, H100:8]`: models of one count; else those of the choices in `any_of`."""
+    value = part.take("accelerators", part.take("gpus"))
+    asked = _asked(value)
+    for choice in ("any_of", "ordered"):
+        alternatives = [item.take("accelerators", item.take("gpus")) for item in part.parts(choice)]
+        asked = asked or [word for alternative in alternatives for word in _asked(alternative)]
+        part.leave(choice, "a run has one set of needs: its GPU models are carried, nothing else")
+    if not asked:
+        return (), 0
     models, counts = [], set()
     for item in asked:
         name, _, count = item.partition(":")
