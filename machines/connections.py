@@ -14,6 +14,7 @@ from astraconsole import events
 from astraconsole.sql import prepared
 from astraconsole.tokens import digest
 from machines import dispatch, protocol
+from machines.leases import MOVED_REASON
 from machines.models import Assignment, Gpu, Machine, MachineEvent, MachineState
 from machines.protocol import Close
 from machines.services import record_events
@@ -141,7 +142,7 @@ def _refusal(machine: Machine, arrival: Arrival) -> Refused | None:
         return Refused(Close.IN_USE, IN_USE)
     if moved and Assignment.objects.filter(machine=machine, order__isnull=False).exists():
         if machine.state != _S.LOST:
-            reason = f"Its agent runs in another place: {hello.inventory.hostname}"
+            reason = f"{MOVED_REASON}: {hello.inventory.hostname}"
             machine.state, machine.state_reason, machine.connection = _S.LOST, reason[:300], ""
             machine.save(update_fields=["state", "state_reason", "connection"])
             _tell(machine, reason, arrival)

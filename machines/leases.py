@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 DAPHNE = "daphne"
 CHECK = "leases"
 LOST_REASON = "Machine lost: its lease expired"
+MOVED_REASON = "Machine lost: its agent runs in another place"
+REMOVED_REASON = "Machine lost: it was removed from its cluster"
 
 
 @dataclass(frozen=True)

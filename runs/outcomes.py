@@ -213,7 +213,7 @@ def end_sentence(end: End, policy: Policy) -> str:
         EndCause.MACHINE_REBOOTED: "Machine rebooted while it ran; its exit code is unknown",
         EndCause.REFUSED: f"Refused by the machine: {end.message}",
         EndCause.ENGINE_ENDED: end.message or "The engine ended",
-        EndCause.MACHINE_LOST: leases.LOST_REASON,
+        EndCause.MACHINE_LOST: end.message or leases.LOST_REASON,
         EndCause.UNKNOWN_TO_MACHINE: "Its machine no longer knows it; its exit code is unknown",
     }
     if end.cause is EndCause.EXITED and end.exit_code is None:

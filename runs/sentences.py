@@ -155,6 +155,22 @@ ADVICE: tuple[tuple[str, Advice], ...] = (
         ),
     ),
     (
+        "Machine lost: it was removed",
+        Advice(
+            "Its machine was removed from the cluster",
+            "It is the machine, not the run: somebody took it out of the cluster.",
+            (Look.HISTORY,),
+        ),
+    ),
+    (
+        "Machine lost: its agent",
+        Advice(
+            "Its machine's agent moved",
+            "It is the machine, not the run: its agent was started in another place, where this worker is not known.",
+            (Look.MACHINE, Look.HISTORY),
+        ),
+    ),
+    (
         "Machine lost",
         Advice(
             "Its machine was lost",

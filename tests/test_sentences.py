@@ -11,6 +11,7 @@ from runs.state_machine import RunState, WorkerState
 @pytest.mark.parametrize("exit_code", [None, 1, 126, 127, 137])
 def test_every_end_that_is_a_failure_has_advice(cause: EndCause, exit_code: int | None) -> None:
     own = {EndCause.PROBE_FAILED: "Liveness probe failed: HTTP 500", EndCause.ENGINE_ENDED: "The engine ended: …"}
+    own[EndCause.MACHINE_LOST] = "Machine lost: its agent runs in another place: host-7"
     end = End(cause, exit_code, own.get(cause, "manifest unknown"))
     assert advice(end_sentence(end, Policy(image="busybox"))) is not None
 
@@ -31,6 +32,8 @@ def test_every_end_that_is_a_failure_has_advice(cause: EndCause, exit_code: int 
         ("The engine ended: Exited with code 1", "The engine beside it failed"),
         ("Exceeded its time limit of 12h", "It reached its time limit"),
         ("Machine lost: its lease expired", "Its machine was lost"),
+        ("Machine lost: its agent runs in another place: host-7", "Its machine's agent moved"),
+        ("Machine lost: it was removed from its cluster", "Its machine was removed from the cluster"),
         ("Retry budget exhausted after 10/10 restarts", "It failed too often in a row"),
         ("Preempted by higher-priority work (x)", "Not a failure: it is queued again"),
     ],

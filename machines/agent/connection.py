@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from machines import protocol
-from machines.protocol import Close, FromAgent, Goodbye, Hello, ToAgent
+from machines.protocol import Close, FromAgent, Goodbye, Hello, ToAgent, Welcome
 
 FIRST_PAUSE_SECONDS = 0.25
 LONGEST_PAUSE_SECONDS = 10
@@ -104,7 +104,8 @@ class Connection:
             writer = asyncio.create_task(self._write(socket))
             try:
                 async with asyncio.timeout(WELCOME_SECONDS):
-                    self._receive(await socket.recv())
+                    while not isinstance(self._receive(await socket.recv()), Welcome):
+                        pass
                 async for frame in socket:
                     self._receive(frame)
             finally:
@@ -115,17 +116,18 @@ class Connection:
         while True:
             await socket.send(await self._outgoing.get())
 
-    def _receive(self, frame: str | bytes) -> None:
+    def _receive(self, frame: str | bytes) -> ToAgent | None:
         try:
             message = protocol.decode_to_agent(frame if isinstance(frame, bytes) else frame.encode())
         except msgspec.DecodeError as error:  # of a newer console, say: what is not understood is left out
             log.warning("%s: a message of the console is not understood: %s", self._machine.name, error)
-            return
+            return None
         if isinstance(message, Goodbye):
             self._goodbye = message
             log.warning("%s: the console closes the connection: %s", self._machine.name, message.reason)
         else:
             self._machine.on_message(message)
+        return message
 
     def _close(self) -> None:
         if self._socket is not None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from runs.outcomes import End, EndCause
-from runs.services import rows
+from runs.services import machine_rows, rows
 from runs.services.ends import end_stopped, end_worker, restart_whole
 from runs.services.moves import Batch, locked
 from runs.services.rows import AttemptRow, WholeRestart, WorkerRow
@@ -16,13 +16,16 @@ from runs.state_machine import PLACED, WorkerState
 
 
 def machines_lost(machine_ids: Iterable[int], now: datetime) -> None:
-    """Their leases expired: the workers restart under their policies. Safe to run again at any time."""
+    """Their leases expired, or they were removed: the workers restart under their policies. Safe to run again at any
+    time."""
     ids = list(machine_ids)
     with locked(rows.runs_live_on_machines(ids)) as batch:
         gone = _superseded(batch, ids, now)
         specs = rows.specs_of({worker.run_id for worker, _ in gone})
-        for worker, _ in gone:
-            end_worker(batch, worker, specs[worker.run_id], End(EndCause.MACHINE_LOST), "console", now)
+        reasons = machine_rows.why_lost(ids)
+        for worker, attempt in gone:
+            end = End(EndCause.MACHINE_LOST, message=reasons[attempt.machine_id])
+            end_worker(batch, worker, specs[worker.run_id], end, "console", now)
 
 
 def requeue_cluster_workers(machine_ids: Iterable[int], reason: str, now: datetime) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from astraconsole.sql import fetch
+from machines.leases import LOST_REASON, REMOVED_REASON
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,19 @@ def lock_machines(machine_ids: Iterable[int]) -> dict[int, MachineRoom]:
         [sorted(set(machine_ids))],
     )
     return {row[0]: MachineRoom(*row) for row in rows}
+
+
+def why_lost(machine_ids: Iterable[int]) -> dict[int, str]:
+    """The sentence for what ran there. A machine that is back by now was lost for its lease."""
+    found = fetch(
+        """
+        SELECT id, CASE WHEN state = 'Removed' THEN %s WHEN state = 'Lost' AND state_reason <> '' THEN state_reason
+            ELSE %s END
+        FROM machines_machine WHERE id = ANY(%s)
+        """,
+        [REMOVED_REASON, LOST_REASON, list(machine_ids)],
+    )
+    return dict(found)
 
 
 def undrained_machines() -> list[tuple[int, str, str, str | None]]:

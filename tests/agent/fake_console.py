@@ -47,6 +47,7 @@ class FakeConsole:
         self.data: list[DataState] = []  # what the machine said last
         self.revision = 0
         self.acknowledge = True
+        self.welcomes = True  # else hellos are heard, and what should follow is lost
         self.resend_seconds = 0.2
         self.log_keep_bytes = 1 << 30
         self.hellos: list[Hello] = []
@@ -167,8 +168,9 @@ class FakeConsole:
             case Hello():
                 self.hellos.append(message)
                 self.connection = connection
-                welcome = Welcome(self.uid, "machine", 0.2, self.resend_seconds, self.log_keep_bytes)
-                await connection.send(protocol.encode(welcome))
+                if self.welcomes:
+                    welcome = Welcome(self.uid, "machine", 0.2, self.resend_seconds, self.log_keep_bytes)
+                    await connection.send(protocol.encode(welcome))
                 await self._send_set()
             case Heartbeat():
                 self.heartbeats.append(message)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from machines import protocol
-from machines.agent import output
+from machines.agent import connection, output
 from machines.agent.connection import (
     FIRST_PAUSE_SECONDS,
     LONGEST_LOCAL_PAUSE_SECONDS,
@@ -14,7 +14,21 @@ from machines.agent.connection import (
     is_local,
     websocket_url,
 )
-from machines.protocol import Close, EndReason, Goodbye, LogChunk, Phase, ReadLog, TailLog
+from machines.protocol import (
+    VERSION,
+    Assignments,
+    Close,
+    EndReason,
+    Goodbye,
+    Hello,
+    Inventory,
+    LogChunk,
+    Phase,
+    ReadLog,
+    TailLog,
+    ToAgent,
+    Welcome,
+)
 from tests.agent.agents import eventually, order
 
 
@@ -134,6 +148,39 @@ async def test_after_hello_again_the_agent_returns_at_once(console, make_agent):
         await connection.send(protocol.encode(Goodbye(Close.HELLO_AGAIN, "hold on")))
         await connection.close(Close.HELLO_AGAIN)
         await console.until(lambda count=count: len(console.hellos) == count)
+
+
+class Listener:
+    """A machine that says hello, and keeps what it is told."""
+
+    name = "listener"
+
+    def __init__(self) -> None:
+        self.told: list[ToAgent | str] = []
+
+    def hello(self, local_address: str) -> Hello:
+        return Hello(VERSION, "0", "boot", 0.0, Inventory("listener", "simulated", 1_000, 1 << 30), 30)
+
+    def on_message(self, message: ToAgent) -> None:
+        self.told.append(message)
+
+    def on_disconnected(self) -> None:
+        self.told.append("disconnected")
+
+
+async def test_an_agent_whose_welcome_is_lost_says_hello_again(console, monkeypatch):
+    """Without it there is no heartbeat, and so the machine would be lost while its connection stands."""
+    monkeypatch.setattr(connection, "WELCOME_SECONDS", 0.2)
+    console.welcomes = False  # the set of assignments comes, which is no welcome
+    listener = Listener()
+    running = asyncio.create_task(Connection(console.url, lambda: "token", listener).run())
+    await console.until(lambda: len(console.hellos) == 2)
+    console.welcomes = True
+    await eventually(lambda: any(isinstance(message, Welcome) for message in listener.told))
+    assert [isinstance(each, Assignments) for each in listener.told[:2]] == [True, False]
+    assert listener.told[1] == "disconnected"
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_a_removed_machine_stops_its_workers_and_its_agent_ends(console, make_agent):

@@ -68,7 +68,8 @@ async def test_another_place_gets_no_order_that_the_first_one_had(machine):
     await in_database(lambda: dispatch.assign([(machine.pk, an_order())]))
     await first.leave()
     assert await turned_away(**THERE) == (Close.TRY_AGAIN, connections.GIVING_UP)
-    assert (await reread(machine)).state == MachineState.LOST
+    lost = await reread(machine)
+    assert (lost.state, lost.state_reason) == ("Lost", "Machine lost: its agent runs in another place: host-7")
     assert await in_database(lambda: services.expire_leases(timezone.now())) == [machine.pk]
     assert (await turned_away(**THERE))[0] == Close.TRY_AGAIN
     await in_database(Assignment.objects.all().delete)
