@@ -38,6 +38,7 @@ def make_machines(cluster: Cluster, count: int, gpus: int = 8) -> None:
             cluster=cluster,
             name=f"gpu-{number}",
             state=MachineState.READY,
+            connection="here",
             token_digest=f"{cluster.slug}-{number}",
             cpu_milli=128_000,
             memory_bytes=1024 * GIB,

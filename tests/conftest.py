@@ -6,6 +6,11 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A busy machine is no failure.
+settings.register_profile("suite", parent=settings.default, deadline=None)
+settings.load_profile("suite")
 
 PROJECT = Path(__file__).resolve().parent.parent
 TEST_DATA = Path(os.environ.get("ASTRA_TEST_DATA") or PROJECT.parent / "shared" / "data")

@@ -32,8 +32,10 @@ def releases(
     ledger: Ledger, holds: Iterable[Hold], granted: Iterable[tuple[Placement, float | None]], now: float
 ) -> list[Release]:
     """All that is held, with the time of its end, first ends first. What never ends by itself comes last, machine by
-    machine, the least of it first. `granted`: what the pass itself has placed, with its run's time limit."""
-    found: list[Release] = []
+    machine, the least of it first; so does what is free on a machine that is not connected. `granted`: what the pass
+    itself has placed, with its run's time limit."""
+    away = np.flatnonzero(ledger.takes_work & ~ledger.connected)
+    found = [Release(NEVER_ENDS, int(row), 0, 0, 0) for row in away]
     for hold in holds:
         if (row := ledger.row_of.get(hold.machine_id)) is not None:
             bits = bits_of(hold.gpu_indexes)
@@ -141,7 +143,7 @@ class _Search:
     def _fits_now(self) -> Ints:
         """How many workers each machine holds beside all that runs."""
         fits = np.zeros(len(self.ledger.machines), dtype=np.int64)
-        for row in np.flatnonzero(self.candidates.room()):
+        for row in np.flatnonzero(self.candidates.room() & self.ledger.connected):
             fits[row] = self._count(int(row), *self._free_on(int(row)))
         return fits
 
@@ -262,6 +264,8 @@ def _let_end(ledger: Ledger, ended: Iterable[Release]) -> None:
             memory_bytes + release.memory_bytes,
             bits | release.gpu_bits,
         )
+    ledger.connected = ledger.connected.copy()
     for row, (cpu_milli, memory_bytes, bits) in rows.items():
+        ledger.connected[row] = True
         free_cpu, free_memory = int(ledger.free_cpu[row]) + cpu_milli, int(ledger.free_memory[row]) + memory_bytes
         ledger.set_free(row, free_cpu, free_memory, ledger.held[row] & ~bits)

@@ -77,7 +77,7 @@ class Candidates:
         return row
 
     def _first_look(self) -> int | None:
-        rows = np.flatnonzero(self.room())
+        rows = np.flatnonzero(self.room() & self.ledger.connected)
         return int(rows[self._score(rows).argmin()]) if rows.size else None
 
     def _look_again(self, without: Collection[int]) -> int | None:
@@ -94,7 +94,7 @@ class Candidates:
         changes = self.ledger.changes
         stale = len(changes) - self._seen
         if self._scores is None or stale > 8 + _RESCORE_ALL * len(self.ledger.machines):
-            rows = np.flatnonzero(self.room())
+            rows = np.flatnonzero(self.room() & self.ledger.connected)
             self._scores = np.full(len(self.ledger.machines), NO_ROOM)
             self._scores[rows] = self._score(rows)
         else:
@@ -103,7 +103,8 @@ class Candidates:
         self._seen = len(changes)
 
     def room(self) -> NDArray[np.bool_]:
-        """Where it fits now. What is free is never more than the machine has, in good health: only that is asked."""
+        """Where it fits now, also where nobody is connected. What is free is never more than the machine has, in good
+        health: only that is asked."""
         ledger, need = self.ledger, self.need
         room = ledger.free_cpu >= need.cpu_milli
         room &= self.place.open
@@ -127,9 +128,9 @@ class Candidates:
         return score(gpus_left, cpu_left / ledger.most_cpu, memory_left / ledger.most_memory, more_stranded, missing)
 
     def _score_one(self, row: int) -> float:
-        if not self.place.open[row]:
-            return NO_ROOM
         ledger, ask = self.ledger, self.ask
+        if not (self.place.open[row] and ledger.connected[row]):
+            return NO_ROOM
         cpu_milli, memory_bytes = ledger.needs(ask, row)
         cpu_left = int(ledger.free_cpu[row]) - cpu_milli
         memory_left = int(ledger.free_memory[row]) - memory_bytes

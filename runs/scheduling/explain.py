@@ -121,9 +121,20 @@ def _amounts(numbers: Numbers) -> str:
 
 def _next(numbers: Numbers) -> str:
     if "starts_by" not in numbers:
-        return f"Next to run: waits for {_amounts(numbers)} on one machine"
+        return f"Next to run: waits for {_amounts(numbers)} on one machine{_away(numbers)}"
     at = datetime.fromtimestamp(int(str(numbers["starts_by"])), UTC)
-    return f"Next to run: {_amounts(numbers)} on one machine are free by {at:%Y-%m-%d %H:%M} UTC at the latest"
+    return (
+        f"Next to run: {_amounts(numbers)} on one machine are free by {at:%Y-%m-%d %H:%M} UTC at the latest"
+        f"{_away(numbers)}"
+    )
+
+
+def _away(numbers: Numbers) -> str:
+    """`; 1 machine with room is not connected`."""
+    if "away" not in numbers:
+        return ""
+    count = int(str(numbers["away"]))
+    return f"; {_machines(count)} with room {'is' if count == 1 else 'are'} not connected"
 
 
 def _queued(numbers: Numbers) -> str:
@@ -136,7 +147,7 @@ def _gang(numbers: Numbers) -> str:
     who = "the next" if "differ" in numbers else "each"
     return (
         f"Gang cannot be placed whole: {numbers['fit']} of {numbers['workers']} workers fit now, "
-        f"{who} needs {_amounts(numbers)}"
+        f"{who} needs {_amounts(numbers)}{_away(numbers)}"
     )
 
 
@@ -232,6 +243,7 @@ MACHINE_SENTENCES: dict[str, Callable[[Numbers], str]] = {
     "cpu": lambda n: f"{_cores(n['wanted'])} wanted, at most {_cores(n['most'])} there",
     "memory": lambda n: f"{_memory(n['wanted'])} wanted, at most {_memory(n['most'])} there",
     "not_ready": lambda n: "not ready",
+    "not_connected": lambda n: "not connected",
     "cordoned": lambda n: f"cordoned{_because(n)}",
     "draining": lambda n: f"draining{_because(n)}",
     "gpu_health": lambda n: f"{_gpus(n['wanted'])} wanted, at most {n['most']} healthy",

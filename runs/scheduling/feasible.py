@@ -137,6 +137,7 @@ STAGES: tuple[Stage, ...] = (
     Stage("cordoned", Level.AVAILABLE, lambda ledger, need: ~ledger.cordoned | ledger.draining),
     Stage("draining", Level.AVAILABLE, lambda ledger, need: ~ledger.draining),
     Stage("gpu_health", Level.AVAILABLE, _enough_gpus(lambda ledger: ledger.healthy_gpus)),
+    Stage("not_connected", Level.ROOM, lambda ledger, need: ledger.connected),
     Stage("free_gpus", Level.ROOM, _enough_gpus(lambda ledger: ledger.free_gpus)),
     Stage("free_cpu", Level.ROOM, lambda ledger, need: ledger.free_cpu >= need.cpu_milli),
     Stage("free_memory", Level.ROOM, lambda ledger, need: ledger.free_memory >= need.memory_bytes),

@@ -129,11 +129,13 @@ def never(refusal: Refusal) -> str:
     return f"can never run: {rest if head in ('No machine fits', 'Cannot plan workers') else reason}"
 
 
-def later(seconds: float | None, ahead: int) -> str:
-    """`about 3 h, behind 4 runs, if all use their limits`. `seconds`: None where nothing says when."""
+def later(seconds: float | None, ahead: int, away: bool = False) -> str:
+    """`about 3 h, behind 4 runs, if all use their limits`. `seconds`: None where nothing says when. `away`: whether a
+    machine is not connected."""
     behind = f"behind {counted(ahead, 'run')}" if ahead else "next"
     if seconds is None:
-        return f"{behind}; nothing says when, since work without a time limit is before it"
+        why = "a machine is not connected" if away else "work without a time limit is before it"
+        return f"{behind}; nothing says when, since {why}"
     return f"{about(seconds)}, {behind}, {ASSUMPTION}"
 
 

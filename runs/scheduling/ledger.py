@@ -149,6 +149,10 @@ class Ledger:
         return np.array([machine.ready for machine in self.machines], dtype=bool)
 
     @cached_property
+    def connected(self) -> Mask:
+        return np.array([machine.connected for machine in self.machines], dtype=bool)
+
+    @cached_property
     def cordoned(self) -> Mask:
         return np.array([machine.cordoned for machine in self.machines], dtype=bool)
 

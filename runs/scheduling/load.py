@@ -45,6 +45,7 @@ class _MachineRow(msgspec.Struct, array_like=True, gc=False):
     cpu_milli: int
     memory_bytes: int
     ready: bool
+    connected: bool
     cordoned: bool
     draining: bool
     cordon_reason: str
@@ -151,6 +152,7 @@ def _machines(rows: Iterable[_MachineRow]) -> tuple[MachineView, ...]:
             gpus=_gpus(bytes(row.gpus)),
             labels=_labels(bytes(row.labels)),
             ready=row.ready,
+            connected=row.connected,
             cordoned=row.cordoned,
             draining=row.draining,
             cordon_reason=row.cordon_reason,

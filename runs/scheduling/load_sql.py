@@ -21,9 +21,9 @@ PROMISED = ("next", "gang", "preempting")
 
 _MACHINES = f"""
     (SELECT coalesce(json_agg(json_build_array(
-        m.id, m.name, m.cpu_milli, m.memory_bytes, m.state = '{MachineState.READY}', m.cordoned_at IS NOT NULL,
-        m.draining, m.cordon_reason, m.runtime NOT IN ('process', 'simulated'), coalesce(v.data, '[]'), m.labels,
-        coalesce(g.gpus, '[]')) ORDER BY m.id), '[]')
+        m.id, m.name, m.cpu_milli, m.memory_bytes, m.state = '{MachineState.READY}', m.connection <> '',
+        m.cordoned_at IS NOT NULL, m.draining, m.cordon_reason, m.runtime NOT IN ('process', 'simulated'),
+        coalesce(v.data, '[]'), m.labels, coalesce(g.gpus, '[]')) ORDER BY m.id), '[]')
     FROM machines_machine m
     LEFT JOIN (
         SELECT d.machine_id, json_agg(n.id || '/' || v.kind || '/' || v.name) AS data

@@ -50,7 +50,8 @@ def _later(namespace: Namespace, snapshot: Snapshot, run: WaitingRun, now: datet
         return f"waits behind {ahead} runs"
     queue = load_snapshot(namespace.cluster_id, about=0, from_priority=run.priority)
     at = starts_by(_joined(queue, run), now.timestamp(), run.id)
-    return later(None if at is None else at - now.timestamp(), ahead)
+    away = any(machine.ready and not machine.connected for machine in queue.machines)
+    return later(None if at is None else at - now.timestamp(), ahead, away)
 
 
 def _joined(snapshot: Snapshot, run: WaitingRun) -> Snapshot:

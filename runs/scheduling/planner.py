@@ -330,6 +330,8 @@ class _Pass:
         self.head = run.id
         self.reserved = self._reserve(run, asks)
         numbers = dict(refusal.numbers)
+        if away := int((self._candidates(asks[0]).room() & ~self.ledger.connected).sum()):
+            numbers["away"] = away
         if self.reserved is not None and self.reserved.reservation.starts_by is not None:
             numbers["starts_by"] = math.ceil(self.reserved.reservation.starts_by / 60) * 60
         return Refusal("next", numbers)

@@ -68,7 +68,8 @@ class _Trial:
         self.victims: list[Victim] = []
         self.rooms: list[Take] = []
         self.spare = pool.spare.copy()
-        self._open: Mask = np.ones(len(self.ledger.machines), dtype=bool)
+        self._open: Mask = self.ledger.connected.copy()
+        self._open[list(bounds.prefer)] = True  # what is claimed stays so while its machine is away for a moment
         self._open[list(bounds.closed)] = False
 
     def release(self, victims: Iterable[Victim]) -> None:

@@ -71,7 +71,11 @@ class GpuView(msgspec.Struct, frozen=True, gc=False):
 
 
 class MachineView(msgspec.Struct, frozen=True, gc=False):
-    """A machine and all it has; what is in use are the snapshot's holds. One that drains is cordoned as well."""
+    """A machine and all it has; what is in use are the snapshot's holds. One that drains is cordoned as well.
+
+    connected: whether its agent is. One that is away for a moment gets no work, and keeps what it runs and its place in
+    every reservation; once its lease has ended it is not `ready`.
+    """
 
     id: int
     name: str
@@ -85,6 +89,7 @@ class MachineView(msgspec.Struct, frozen=True, gc=False):
     cordon_reason: str = ""
     runs_containers: bool = True  # host processes have nothing mounted
     data: tuple[str, ...] = ()  # drives and models that are ready there, as `Constraints.data` names them
+    connected: bool = True
 
     @property
     def pool(self) -> str:

@@ -132,7 +132,9 @@ class _Empty:
 
     def _of(self, ask: Ask) -> Candidates:
         if self._places is None:
-            self._places = Places(Ledger(self.machines, ()))
+            ledger = Ledger(self.machines, ())
+            ledger.connected = np.ones(len(self.machines), dtype=bool)  # who is away for a moment comes back
+            self._places = Places(ledger)
         if ask not in self._candidates:
             self._candidates[ask] = Candidates(self._places, ask)
         return self._candidates[ask]

@@ -25,7 +25,7 @@ def lock_machines(machine_ids: Iterable[int]) -> dict[int, MachineRoom]:
     rows = fetch(
         """
         SELECT id, name, coalesce(nullif(address, ''), nullif(hostname, ''), name), cpu_milli, memory_bytes,
-            state = 'Ready' AND cordoned_at IS NULL, stop_grace_seconds
+            state = 'Ready' AND connection <> '' AND cordoned_at IS NULL, stop_grace_seconds
         FROM machines_machine WHERE id = ANY(%s) ORDER BY id FOR NO KEY UPDATE
         """,
         [sorted(set(machine_ids))],

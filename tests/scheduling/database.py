@@ -23,7 +23,7 @@ def make_namespace(slug: str = "vision", cluster: Cluster | None = None, **facts
 
 
 def make_machine(cluster: Cluster, name: str, gpus: int = 0, **facts: Any) -> Machine:
-    values = {"state": MachineState.READY, "cpu_milli": 64_000, "memory_bytes": 512 * GIB} | facts
+    values = {"state": MachineState.READY, "connection": "here", "cpu_milli": 64_000, "memory_bytes": 512 * GIB} | facts
     machine = Machine.objects.create(cluster=cluster, name=name, token_digest=uuid.uuid4().hex, **values)
     Gpu.objects.bulk_create(
         Gpu(machine=machine, index=index, uuid=f"{name}-{index}", model="NVIDIA H100", memory_bytes=80 * GIB)

@@ -37,6 +37,14 @@ def test_a_gang_starts_when_its_last_machine_is_free() -> None:
     assert (reservation.starts_by, reservation.machine_ids) == (1300, (101, 102))
 
 
+def test_room_on_a_machine_that_is_away_for_a_moment_stays_reserved() -> None:
+    case = cluster().machine(gpus=8).machine(gpus=8, connected=False)
+    case.run("large", gpus=8, workers=2, gang=True).run("long", gpus=1).run("limited", gpus=1, time_limit=60).expect()
+    reservation = case.plan().reservation
+    assert reservation is not None
+    assert (reservation.starts_by, reservation.machine_ids) == (None, (100, 101))
+
+
 def test_a_run_that_ends_in_time_may_use_reserved_room() -> None:
     case = cluster().machine(gpus=8).holding("m0", gpus=4, ends_by=1200)
     case.run("large", gpus=8).run("short", gpus=4, time_limit=200.0).expect(short="m0")

@@ -131,6 +131,17 @@ WAITS: list[tuple[str, Numbers, str]] = [
         {"starts_by": 1_790_000_040, **ASK},
         f"Next to run: {NEED} on one machine are free by 2026-09-21 14:14 UTC at the latest",
     ),
+    (
+        "next",
+        {"away": 1, **ASK},
+        f"Next to run: waits for {NEED} on one machine; 1 machine with room is not connected",
+    ),
+    (
+        "gang",
+        {"workers": 2, "fit": 1, "away": 2, **ASK},
+        f"Gang cannot be placed whole: 1 of 2 workers fit now, each needs {NEED}; "
+        "2 machines with room are not connected",
+    ),
     ("queued", ASK, f"Queued behind other runs: waits for {NEED} on one machine"),
     (
         "queued",
@@ -155,6 +166,7 @@ REFUSES: list[tuple[str, Numbers, str]] = [
     ("cpu", {"wanted": 2000, "most": 1000}, "2 cores wanted, at most 1 core there"),
     ("memory", {"wanted": GIB, "most": 0}, "1 GiB wanted, at most 0 bytes there"),
     ("not_ready", {}, "not ready"),
+    ("not_connected", {}, "not connected"),
     ("cordoned", dict(REASONS), "cordoned: a fan rattles; new firmware"),
     ("draining", {"reasons": []}, "draining"),
     ("gpu_health", {"wanted": 8, "most": 7}, "8 GPUs wanted, at most 7 healthy"),

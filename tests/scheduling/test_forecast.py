@@ -72,6 +72,7 @@ def test_the_words_say_how_many_are_ahead_and_what_is_assumed() -> None:
     assert later(3 * 3600, 4) == "about 3 h, behind 4 runs, if all use their limits"
     assert later(600, 0) == "about 10 min, next, if all use their limits"
     assert later(None, 1) == "behind 1 run; nothing says when, since work without a time limit is before it"
+    assert later(None, 0, away=True) == "next; nothing says when, since a machine is not connected"
 
 
 # ---- what would start it

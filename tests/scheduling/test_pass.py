@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from django.db import connection, transaction
 
+from machines.connections import disconnected
 from machines.models import Assignment, DataOnMachine, Machine, MachineState, Volume
 from runs.models import Attempt, Run, Worker
 from runs.scheduling import load, loop
@@ -106,6 +107,22 @@ def test_a_live_attempt_is_loaded_as_a_hold_until_it_is_released() -> None:
     assert load_snapshot(namespace.cluster_id).holds == (held,)
     Attempt.objects.update(released_at=NOW)
     assert load_snapshot(namespace.cluster_id).holds == ()
+
+
+def test_a_machine_gets_no_new_work_from_the_moment_its_agent_has_gone() -> None:
+    namespace = make_namespace()
+    machine = make_machine(namespace.cluster, "m0")
+    make_run(namespace, "before")
+    run_once(namespace.cluster_id, NOW)
+    make_run(namespace, "after")
+    proposed = make_plan(load_snapshot(namespace.cluster_id), AT)
+    disconnected([(machine.id, machine.connection)])
+    assert apply_plan(namespace.cluster_id, proposed, NOW) == [], "decided before, written after"
+    run_once(namespace.cluster_id, NOW)
+    assert placed() == {"before-0": "m0"}, "what runs there stays"
+    Machine.objects.update(connection="again")
+    run_once(namespace.cluster_id, NOW)
+    assert placed() == {"before-0": "m0", "after-0": "m0"}
 
 
 def test_deleted_and_ended_runs_do_not_wait() -> None:

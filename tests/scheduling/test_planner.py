@@ -2,7 +2,9 @@
 
 import pytest
 
-from runs.scheduling.types import Constraints, Placement
+from runs.scheduling.feasible import refusals_by_machine
+from runs.scheduling.ledger import Ledger
+from runs.scheduling.types import Ask, Constraints, Placement
 from tests.scheduling.harness import GIB, cluster
 
 
@@ -192,6 +194,16 @@ def test_machines_closed_for_several_reasons_are_counted_by_reason() -> None:
         "No machine fits: none of the 4 machines that could hold it takes work: "
         "1 not ready, 1 cordoned, 2 draining: new firmware",
     )
+
+
+def test_a_machine_that_is_not_connected_gets_no_work_and_says_so() -> None:
+    cluster().machine(connected=False).machine().run("a").expect(a="m1")
+    case = cluster().machine(gpus=2, connected=False).run("a", gpus=2).run("b").expect()
+    case.expect_reason(
+        "a", "Next to run: waits for 2 GPUs, 1 core and 1 GiB on one machine; 1 machine with room is not connected"
+    )
+    (group,) = refusals_by_machine(Ledger(case.machines, ()), Ask(gpus=2))
+    assert (group.code, group.machines) == ("not_connected", ("m0",))
 
 
 def test_a_gpu_model_is_asked_for_by_the_words_of_its_name() -> None:

@@ -121,6 +121,17 @@ def claim(machine: int, gpus: int, until: float = 1200.0) -> Claim:
     return Claim(until, (Room(machine, 1000, GIB, tuple(range(gpus))),))
 
 
+def test_nobody_gives_way_on_a_machine_that_is_not_connected_but_a_claim_there_stays() -> None:
+    away = cluster().machine(gpus=4, connected=False).holding("m0", gpus=4)
+    away.run("high", gpus=4, priority=1).expect()
+    assert away.plan().preemptions == ()
+    case = cluster().machine(gpus=4, connected=False).machine(gpus=4).holding("m1", gpus=4)
+    case.run("high", gpus=4, priority=1, claim=claim(100, 4)).expect()
+    plan = case.plan()
+    assert (plan.preemptions, plan.claims) == ((), {})
+    assert plan.refusals[1].code == "preempting"
+
+
 def test_freed_room_belongs_to_the_claimant_and_not_to_an_equal_that_would_come_first() -> None:
     case = cluster().namespace(2).machine(gpus=8, count=2).holding("m1", gpus=8, namespace=1, priority=9)
     case.holding("m0", gpus=4, run=50, stopping_since=990)

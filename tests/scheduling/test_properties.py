@@ -96,6 +96,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         for number in (1, 2)
     )
     waiting = tuple(draw(runs(number)) for number in range(draw(st.integers(0, 6))))
+    away = draw(st.sampled_from((-1, -1, 0, 1)))
+    inventory = tuple(msgspec.structs.replace(machine, connected=machine.id != away) for machine in inventory)
     holds = tuple(hold_of(placed, limits[placed.run_id], priorities[placed.run_id]) for placed in held)
     return Snapshot(inventory, holds, namespaces, waiting)
 
@@ -139,6 +141,7 @@ def test_what_is_placed_is_what_was_asked_for_where_it_was_asked_for(snapshot: S
     for placed in plan_of(snapshot).placements:
         machine, ask = machines_by_id[placed.machine_id], workers[placed.worker_id]
         assert machine.ready
+        assert machine.connected
         assert not machine.cordoned
         assert len(placed.gpu_indexes) == ask.gpus
         models = {gpu.model for gpu in machine.gpus if gpu.index in placed.gpu_indexes}
@@ -267,4 +270,4 @@ def test_what_is_said_of_makes_of_machine_holds_for_every_machine(snapshot: Snap
     assert place.can_ever(ask) == any(at > Level.EVER for at in refused_at)
     assert place.is_open(ask) == any(at > Level.AVAILABLE for at in refused_at)
     fits = [row for row, at in enumerate(refused_at) if at > Level.ROOM]
-    assert list(np.flatnonzero(Candidates(Places(ledger), ask).room())) == fits
+    assert list(np.flatnonzero(Candidates(Places(ledger), ask).room() & ledger.connected)) == fits

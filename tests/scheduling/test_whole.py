@@ -126,6 +126,14 @@ def test_workers_of_different_places_are_reserved_each_in_its_own() -> None:
     assert (reservation.starts_by, reservation.machine_ids) == (2000, (100, 101))
 
 
+def test_a_gang_of_different_workers_keeps_a_machine_that_is_away_too() -> None:
+    case = cluster().machine(gpus=8).machine(gpus=4, connected=False)
+    with_server(case.run("large", gpus=8, gang=True), "large", Ask(4, 1000, GIB)).run("long", gpus=1).expect()
+    reservation = case.plan().reservation
+    assert reservation is not None
+    assert (reservation.starts_by, reservation.machine_ids) == (None, (100, 101))
+
+
 def test_a_forecast_passes_over_a_gang_that_never_fits() -> None:
     case = cluster().machine(gpus=8, count=2).holding("m0", gpus=8, ends_by=2000).holding("m1", gpus=8, ends_by=3000)
     case.run("wide", gpus=8, workers=3, gang=True).run("b", gpus=8)
