@@ -5,6 +5,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from machines import inbox
+from machines.connections import disconnected
 from machines.models import Assignment
 from machines.protocol import EndReason, Phase
 from runs.models import Transition
@@ -38,9 +39,10 @@ def test_a_hello_that_knows_its_attempts_changes_nothing(running, on) -> None:
 
 
 def test_a_stopped_worker_that_its_machine_never_heard_of_is_cancelled_by_the_hello(editor, east) -> None:
-    away = make.machine(east, connection="")
+    away = make.machine(east)
     worker = make.workers(make.submit(editor, east))[0]
     attempt = make.place(worker, away)
+    disconnected([(away.pk, away.connection)])
     stop_worker(editor, worker, "", after(5))
     assert state_of(worker)[0] == "Preparing"
     hello(away, after(60))
@@ -59,9 +61,10 @@ def test_an_attempt_that_the_machine_is_yet_to_be_told_survives_its_hello(editor
 
 
 def test_an_attempt_placed_after_the_hello_was_sent_survives_it(editor, east) -> None:
-    away = make.machine(east, connection="")
+    away = make.machine(east)
     worker = make.workers(make.submit(editor, east))[0]
     attempt = make.place(worker, away, now=after(61))
+    disconnected([(away.pk, away.connection)])
     stop_worker(editor, worker, "", after(62))
     hello(away, after(60))
     attempt.refresh_from_db()
