@@ -230,6 +230,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     pull_failure: PullFailure | None = None  # with ErrImagePull
     not_ready: str = ""  # why it is Running and does not count as ready: its readiness probe's words
     waiting: Word500 = ""  # what its preparation waits for: a sentence
+    engine_image: Word500 = ""  # of the engine beside it, NAME:TAG@DIGEST
 
 
 class Reports(msgspec.Struct, frozen=True, tag="reports"):

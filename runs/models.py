@@ -184,6 +184,7 @@ class Attempt(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     end_reason = models.CharField(max_length=40, blank=True)  # machines.protocol.EndReason
     image_digest = models.CharField(max_length=200, blank=True)
+    engine_image = models.CharField(max_length=500, blank=True, db_default="")  # of the engine beside it, @DIGEST
     blame = models.CharField(max_length=8, blank=True, db_default="")  # runs.quick_failures.Blame of its end
     process_oom_kills = models.PositiveIntegerField(default=0)  # children killed for memory while the worker went on
 

@@ -42,6 +42,7 @@ class Attempt(msgspec.Struct):
     pull_failure: PullFailure | None = None
     process_oom_kills: int = 0
     waiting: str = ""  # what its preparation waits for
+    engine_image: str = ""  # of the engine beside it
     stop_cause: StopCause | None = None
     stop_at: float = 0
     archived_from: int | None = None  # the first byte of the output that is kept; null: its container is there
@@ -75,6 +76,7 @@ class Attempt(msgspec.Struct):
             pull_failure=self.pull_failure,
             not_ready=self.not_ready,
             waiting=self.waiting,
+            engine_image=self.engine_image,
             process_oom_kills=self.process_oom_kills,
         )
 

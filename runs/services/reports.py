@@ -143,6 +143,7 @@ def _note_attempt(batch: Batch, attempt: AttemptRow, item: Received, now: dateti
     report = item.report
     attempt.report_seq = report.seq
     attempt.image_digest = report.image_digest[:200] or attempt.image_digest
+    attempt.engine_image = report.engine_image or attempt.engine_image
     batch.touch_attempt(attempt)
     phases = {age.phase: _time(item, age.seconds_ago) for age in report.phases}
     attempt.running_at = attempt.running_at or phases.get(Phase.RUNNING)

@@ -119,6 +119,7 @@ class AttemptRow:
     exit_code: int | None
     end_reason: str
     image_digest: str
+    engine_image: str
     process_oom_kills: int
     blame: str
 
@@ -213,7 +214,7 @@ def _worker_row(row: Sequence[Any]) -> WorkerRow:
 ATTEMPT_COLUMNS = """
     a.id, a.uid, a.worker_id, a.machine_id, m.name, m.connection <> '', a.number, a.placed_at, a.running_at,
     a.ended_at, a.superseded_at, a.released_at, a.report_seq, a.exit_code, a.end_reason, a.image_digest,
-    a.process_oom_kills, a.blame
+    a.engine_image, a.process_oom_kills, a.blame
 """
 
 

@@ -83,10 +83,11 @@ def update_attempts(attempts: Sequence[AttemptRow]) -> None:
         """
         UPDATE runs_attempt a SET running_at = v.running_at, ended_at = v.ended_at, superseded_at = v.superseded_at,
             released_at = v.released_at, report_seq = v.report_seq, exit_code = v.exit_code, end_reason = v.end_reason,
-            image_digest = v.image_digest, process_oom_kills = v.process_oom_kills, blame = v.blame
+            image_digest = v.image_digest, engine_image = v.engine_image, process_oom_kills = v.process_oom_kills,
+            blame = v.blame
         FROM json_to_recordset(%s::json) AS v(id bigint, running_at timestamptz, ended_at timestamptz,
             superseded_at timestamptz, released_at timestamptz, report_seq int, exit_code int, end_reason text,
-            image_digest text, process_oom_kills int, blame text)
+            image_digest text, engine_image text, process_oom_kills int, blame text)
         WHERE a.id = v.id
         """,
         [_json(attempts)],

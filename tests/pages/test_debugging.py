@@ -213,7 +213,9 @@ def test_a_model_that_only_the_engine_needs_is_led_to_and_the_wait_for_the_engin
     assert links_of(page)["llama"].endswith("/models/llama")
     assert "the workspace has no model of that name yet" in page
     waits = "Waiting for the engine to serve llama"
-    builders.report(attempt, (Phase.PREPARING, 2.0), waiting=waits, at=timezone.now())
+    served_by = {"waiting": waits, "engine_image": "engine:v1@sha256:aa"}
+    builders.report(attempt, (Phase.PREPARING, 2.0), **served_by, at=timezone.now())
+    assert "engine:v1@sha256:aa" in place.get("/workers/gpu-east/chat-0?tab=started")
     page = place.get("/workers/gpu-east/chat-0")
     assert waits in page
     assert "of that name yet" not in page

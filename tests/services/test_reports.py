@@ -348,6 +348,14 @@ def test_an_unknown_attempt_is_acknowledged(running, on) -> None:
     assert reports.apply([make.entry(on, T0, said)], T0) == [(on.uid, attempt.uid, 9)]
 
 
+def test_the_engine_that_was_told_once_is_kept(running) -> None:
+    _, attempt = running()
+    make.report(attempt, (Phase.PREPARING, 0.0), at=after(31), engine_image="vllm/vllm-openai:v1@sha256:aa")
+    make.report_end(attempt, exit_code=0, at=after(60))
+    attempt.refresh_from_db()
+    assert attempt.engine_image == "vllm/vllm-openai:v1@sha256:aa"
+
+
 def test_a_machine_cannot_speak_for_another_machines_attempt(running, east) -> None:
     worker, attempt = running()
     other = make.machine(east)

@@ -102,10 +102,11 @@ class Progress:
     """The attempt is that far, or (with the same phase again) further within it."""
 
     attempt: str
-    phase: Phase  # Pulling, Starting or Running
+    phase: Phase  # Preparing (its engine is known), Pulling, Starting or Running
     at: float
     image_digest: str = ""
     pull_progress: str = ""  # "61 %"
+    engine_image: str = ""  # of the engine beside it, with the digest
 
 
 @dataclass(frozen=True)

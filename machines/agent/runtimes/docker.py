@@ -214,6 +214,8 @@ class DockerRuntime:
             return prepared
         assert prepared.served_model is not None  # what preparing an order with an engine is for
         image = await self._unless_stopped(attempt, attempt.server.provide())
+        served_by = f"{image.reference}@{image.digest}"
+        self._emit(Progress(attempt.uid, Phase.PREPARING, clock.now(), engine_image=served_by))
         port = await attempt.server.begin(image, prepared.served_model, self._site)
         await self._unless_stopped(attempt, attempt.server.serve(port))
         return replace(prepared, env=attempt.server.told_of(prepared, port))

@@ -94,8 +94,9 @@ async def test_a_worker_finds_its_model_served_and_the_engine_ends_with_it(conso
     await console.connected()
     await console.assign(item, own)
     await console.waits(item.attempt, "Waiting for the engine to serve llama")
-    await console.reached(item.attempt, Phase.RUNNING)
+    report = await console.reached(item.attempt, Phase.RUNNING)
     found = inspected(engine, beside(item))
+    assert report.engine_image == f"{IMAGE}@{found['Image']}"
     assert [(mount["Destination"], mount["RW"]) for mount in found["Mounts"]] == [("/model", False)]
     assert (found["HostConfig"]["CpuQuota"], found["HostConfig"]["Memory"]) == (50_000, 32 << 20)
     assert found["Config"]["Labels"]["astra.attempt"] == item.attempt
