@@ -8,6 +8,7 @@ from urllib.parse import quote, urlencode
 from astraconsole.cli import config as saved
 from astraconsole.cli.http import Answer, Session
 from astraconsole.cli.problems import NotConfigured, Problem, Refused, Unreachable
+from astraconsole.errors import NotFound
 
 NO_CLUSTER = "the workspace has no cluster yet: add a machine in the console"
 PAGE_ITEMS = 500
@@ -98,6 +99,17 @@ class Client:
 
     def delete(self, path: str) -> None:
         self.workspace("DELETE", self._below_cluster(path))
+
+    def run_or_worker(self, name: str) -> tuple[Any, Any]:
+        """(the run, None), or (None, the worker): a name that is no run is a worker's. Raises Refused as get."""
+        for kind in ("jobs", "tasks"):
+            try:
+                found = self.get(path(kind, name))
+                return (found, None) if kind == "jobs" else (None, found)
+            except Refused as refusal:
+                if refusal.code != NotFound.code:
+                    raise
+        raise Refused(NotFound.code, f"there is no run and no worker {name} on {self.cluster}", [])
 
     def every(self, path: str, **parameters: Any) -> Iterator[Any]:
         """All items of a list of the workspace, page by page."""

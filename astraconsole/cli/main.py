@@ -8,6 +8,7 @@ from io import TextIOWrapper
 from typing import Any, NamedTuple
 
 import click
+from click.exceptions import NoSuchCommand
 from click.shell_completion import CompletionItem
 
 from astraconsole.cli.output import harmless
@@ -31,6 +32,7 @@ ASTRAEUS = {
     "workers": Verb("workers", "A run's workers, by rank."),
     "logs": Verb("logs", "The end of a run's log (its first worker's), or of one worker's."),
     "why": Verb("why", "Why a run waits: its reason, and what each machine has against it."),
+    "diff": Verb("diff", "What differs from the last good run of its kind, or from OTHER."),
     "history": Verb("history", "Every state change of a run or of a worker, oldest first."),
     "events": Verb("events", "The workspace's events, on all clusters, oldest first."),
     "stop": Verb("stop", "Stop runs; their records and logs stay."),
@@ -41,6 +43,7 @@ ASTRAEUS = {
     ),
     "machines": Verb("machines", "The cluster's machines."),
     "gpus": Verb("gpus", "Every GPU that the workspace can see: how busy, how well, held by which run."),
+    "usage": Verb("usage", "GPU-hours that the workspace's runs held, by month and by who started them."),
 }
 TOP = {
     "login": Verb("login", "Sign in to the console at URL, which you approve in a browser."),
@@ -77,6 +80,18 @@ class Lazy(click.Group):
         except BrokenPipeError as error:
             raise PipeClosed from error
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except NoSuchCommand as error:
+            for group in self.commands.values():
+                if isinstance(group, Lazy) and error.command_name in group.verbs:
+                    whole = f"{ctx.command_path} {group.name} {error.command_name}"
+                    raise click.UsageError(f"No such command {error.command_name!r}: it is `{whole}`.", ctx) from None
+            raise NoSuchCommand(error.command_name, possibilities=self.list_commands(ctx), ctx=ctx) from None
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.verbs, *super().list_commands(ctx)]
 
@@ -101,8 +116,29 @@ class Lazy(click.Group):
             yield name, self.verbs[name].help if name in self.verbs else self.commands[name].help or ""
 
 
+def say_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(import_module("astraconsole.cli.version").program())
+        ctx.exit()
+
+
 astraeus = Lazy(ASTRAEUS, name="astraeus", help="Runs: submit them, watch them, end them.")
-astra = Lazy(TOP, name="astra", help="The command line of the Astra console.")
+astra = Lazy(
+    TOP,
+    name="astra",
+    help="The command line of the Astra console.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    params=[
+        click.Option(
+            ["--version"],
+            is_flag=True,
+            is_eager=True,
+            expose_value=False,
+            callback=say_version,
+            help="Show the version and exit.",
+        )
+    ],
+)
 slurm = Lazy(SLURM, name="slurm", help="Slurm's scripts and commands, as runs.")
 astra.add_command(astraeus)
 astra.add_command(slurm)

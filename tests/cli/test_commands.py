@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -170,6 +171,84 @@ def test_a_history_may_be_a_workers(console: StandIn) -> None:
     assert astraeus("history", "llama-0").output == "2026-10-01T01:02:11.402117Z  Running  ada  up\n"
 
 
+def test_a_name_that_is_neither_a_run_nor_a_worker_is_said_to_be_neither(console: StandIn) -> None:
+    for command in (["logs", "nope"], ["logs", "nope", "-f"], ["logs", "nope", "--all-workers"], ["history", "nope"]):
+        problem = astraeus(*command).exception
+        assert str(problem) == "NOT_FOUND: there is no run and no worker nope on gpu-east"
+
+
+def test_a_difference_shows_what_was_and_what_is(console: StandIn) -> None:
+    differences = [
+        {"what": "task_template.args", "before": ["a"], "after": ["b\n"]},
+        {"what": "x", "before": None, "after": 1},
+    ]
+    good = {"name": "llama-1", "state": "Completed"}
+    answer = {
+        "good": good,
+        "how": "the last run of the same name",
+        "differences": differences,
+        "unknown": ["Not known."],
+    }
+    console.answers["GET", "clusters/gpu-east/api/jobs/llama-2/diff"] = (200, answer)
+    result = astraeus("diff", "llama-2")
+    assert result.stdout.splitlines() == [
+        "llama-2 against llama-1 (the last run of the same name)",
+        "  task_template.args",
+        '    - ["a"]',
+        '    + ["b\\n"]',
+        "  x",
+        "    + 1",
+    ]
+    assert result.stderr == "(Not known.)\n"
+    astraeus("diff", "llama-2", "llama-0")
+    assert console.asked[-1].parameters == {"against": "llama-0"}
+
+
+def test_a_run_without_a_good_one_before_it_is_told_so(console: StandIn) -> None:
+    answer = {"good": None, "how": "", "differences": [], "unknown": []}
+    console.answers["GET", "clusters/gpu-east/api/jobs/x/diff"] = (200, answer)
+    assert astraeus("diff", "x").output.startswith("x: no run of its kind has completed before it")
+
+
+def test_usage_is_told_as_a_table_and_as_csv(console: StandIn) -> None:
+    used = {"month": "2026-10", "organisation": "acme", "workspace": "vision", "user": "ada", "gpu_hours": 1234.5678}
+    left = {**used, "user": None, "gpu_hours": 0.25}
+    console.answers["GET", "usage"] = (200, {"items": [used, left], "next": None})
+    assert astraeus("usage", "--month", "2026-10").output.splitlines() == [
+        "MONTH     USER                          GPU-HOURS",
+        "2026-10   ada                           1,234.57",
+        "2026-10   -                             0.25",
+    ]
+    assert console.asked[-1].parameters == {"from": "2026-10", "to": "2026-10"}
+    csv = astraeus("usage", "--csv").output
+    assert (
+        csv
+        == "month,organisation,workspace,user,gpu_hours\n2026-10,acme,vision,ada,1234.5678\n2026-10,acme,vision,,0.25\n"
+    )
+    assert astraeus("usage", "--month", "October").exit_code == 2
+    assert astraeus("usage", "--csv", "--json").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["lgoin"], "No such command 'lgoin'. Did you mean 'login'?"),
+        (["logs", "x"], "No such command 'logs': it is `astra astraeus logs`."),
+        (["squeue"], "No such command 'squeue': it is `astra slurm squeue`."),
+        (["astraeus", "satus"], "No such command 'satus'. Did you mean 'status'?"),
+    ],
+)
+def test_a_slip_is_answered_with_what_was_meant(words: list[str], told: str) -> None:
+    with pytest.raises(click.UsageError) as refused:
+        astra.main(words, prog_name="astra", standalone_mode=False)
+    assert refused.value.format_message() == told
+
+
+def test_the_version_and_short_help_are_there() -> None:
+    assert CliRunner().invoke(astra, ["--version"]).output.startswith("astra")
+    assert "--follow" in astraeus("logs", "-h").output
+
+
 def test_logs_of_a_run_are_its_first_workers(console: StandIn) -> None:
     console.answers["GET", "clusters/gpu-east/api/jobs/llama"] = (200, {"task_names": ["llama-0", "llama-1"]})
     console.answers["GET", "clusters/gpu-east/api/tasks/llama-0/logs"] = (200, {"task_name": "llama-0", "logs": "hi\n"})
@@ -177,6 +256,7 @@ def test_logs_of_a_run_are_its_first_workers(console: StandIn) -> None:
 
 
 def test_a_name_that_is_no_run_is_a_worker(console: StandIn) -> None:
+    console.answers["GET", "clusters/gpu-east/api/tasks/llama-1"] = (200, {"history": []})
     console.answers["GET", "clusters/gpu-east/api/tasks/llama-1/logs"] = (200, {"task_name": "llama-1", "logs": "ho\n"})
     assert astraeus("logs", "llama-1").output == "ho\n"
 

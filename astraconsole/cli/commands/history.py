@@ -1,14 +1,10 @@
 """`astra astraeus history`."""
 
-from typing import Any
-
 import click
 
-from astraconsole.cli.client import Client, connect, path
+from astraconsole.cli.client import connect
 from astraconsole.cli.options import NAME
 from astraconsole.cli.output import as_json, print_aligned, print_json
-from astraconsole.cli.problems import Refused
-from astraconsole.errors import NotFound
 
 
 @click.command("history")
@@ -16,18 +12,9 @@ from astraconsole.errors import NotFound
 @as_json
 def command(name: str, as_json: bool) -> None:
     """Every state change of a run or of a worker, oldest first."""
-    history = _document(connect(), name)["history"]
+    run, worker = connect().run_or_worker(name)
+    history = (run or worker)["history"]
     if as_json:
         print_json(history)
         return
     print_aligned([(move["transition_at"], move["state"], move["actor"], move["reason"]) for move in history])
-
-
-def _document(client: Client, name: str) -> Any:
-    """A run's; a name that is no run is a worker's."""
-    try:
-        return client.get(path("jobs", name))
-    except Refused as refusal:
-        if refusal.code != NotFound.code:
-            raise
-        return client.get(path("tasks", name))

@@ -3,7 +3,6 @@
 import socket
 import time
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import click
@@ -15,6 +14,7 @@ from astraconsole.cli.following import Patience
 from astraconsole.cli.http import split_url
 from astraconsole.cli.output import Progress, as_json, harmless, print_json
 from astraconsole.cli.problems import NotConfigured, Problem
+from astraconsole.cli.version import program
 
 HOST_LENGTH = 100
 
@@ -42,7 +42,7 @@ def command(url: str | None, as_json: bool) -> None:
 
 def _token(api: Api, url: str, quiet: bool) -> str:
     """An API token, once somebody has approved the code. Raises Refused: denied, or expired."""
-    begun = api.call("POST", "device/code", json={"host": _host(), "program": _program()})
+    begun = api.call("POST", "device/code", json={"host": _host(), "program": program()})
     code = begun["user_code"]
     click.echo(f"Open {url}/device?code={code} and approve code {code}", err=quiet)
     progress = Progress()
@@ -70,10 +70,3 @@ def _place(signed_in: Config, workspaces: list[dict[str, str]]) -> Config:
 def _host() -> str:
     name = "".join(character for character in socket.gethostname() if character.isprintable()).strip()
     return name[:HOST_LENGTH] or "unknown"
-
-
-def _program() -> str:
-    try:
-        return f"astra {version('astraconsole')}"
-    except PackageNotFoundError:
-        return "astra"

@@ -10,7 +10,7 @@ from astraconsole.cli.log_printing import JsonLines, Plain, Prefixed, Printer, f
 from astraconsole.cli.options import NAME
 from astraconsole.cli.output import as_json, print_json, print_json_line, print_state
 from astraconsole.cli.problems import Exit, Problem, Refused
-from astraconsole.errors import NotFound, TaskNotPlaced
+from astraconsole.errors import TaskNotPlaced
 
 TAIL = 1000
 
@@ -44,13 +44,10 @@ def command(name: str, following: bool, tail: int, attempt: int | None, all_work
 
 def _workers(client: Client, name: str, everyone: bool) -> list[str]:
     """A run's first worker, or all; a name that is no run is a worker's."""
-    try:
-        run = client.get(path("jobs", name))
-    except Refused as refusal:
-        if refusal.code != NotFound.code:
-            raise
+    run, worker = client.run_or_worker(name)
+    if worker is not None:
         if everyone:
-            raise Problem(f"--all-workers is for a run, and {name} is none") from refusal
+            raise Problem(f"--all-workers is for a run, and {name} is none")
         return [name]
     names = [str(worker) for worker in run["task_names"]]
     if not names:
