@@ -1,8 +1,10 @@
 """Terminal colours as CSS class names: `a-bold`, `a-fg1` … `a-fg15`, `a-bg1` …. Pure."""
 
+import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-_PARAMETERS_MAX = 100  # characters; longer ones are no colour
+_COLOURS = re.compile(r"[0-9;:]{0,100}")  # others, and longer ones, are no colour
 
 # What a terminal shows for its sixteen colours: others are drawn as the nearest of these.
 _PALETTE = (
@@ -31,21 +33,7 @@ class Style:
 
     def changed(self, parameters: str) -> "Style":
         """After `ESC [ parameters m`. What is not known changes nothing."""
-        if len(parameters) > _PARAMETERS_MAX:
-            return self
-        codes = [
-            int(part) if part.isascii() and part.isdigit() else 0 for part in parameters.replace(":", ";").split(";")
-        ]
-        style, index = self, 0
-        while index < len(codes):
-            if codes[index] in (38, 48):
-                colour, used = _extended_colour(codes[index + 1 :])
-                style = style._coloured(codes[index] == 48, colour)
-                index += used
-            else:
-                style = style._simple(codes[index])
-            index += 1
-        return style
+        return _changed(self, parameters) if _COLOURS.fullmatch(parameters) else self
 
     def _simple(self, code: int) -> "Style":
         if code == 0:
@@ -68,13 +56,44 @@ class Style:
 PLAIN = Style()
 
 
-def _extended_colour(codes: list[int]) -> tuple[int | None, int]:
-    """(colour, codes used) of `5;n` or `2;r;g;b`."""
-    if len(codes) >= 2 and codes[0] == 5:
-        return _of_256(codes[1]), 2
-    if len(codes) >= 4 and codes[0] == 2:
-        return _nearest(codes[1], codes[2], codes[3]), 4
-    return None, len(codes)
+@lru_cache(4096)
+def _changed(style: Style, parameters: str) -> Style:
+    fields = parameters.split(";")
+    index = 0
+    while index < len(fields):
+        code, *details = (int(part or 0) for part in fields[index].split(":"))
+        if code in (38, 48, 58):
+            following = [int(part) if part.isdigit() else 0 for part in fields[index + 1 :]]
+            colour, used = (_extended_colour(_without_space(details)), 0) if details else _taken(following)
+            style = style._coloured(code == 48, colour) if code != 58 else style  # 58: of the underline
+            index += used
+        elif details == [0]:  # 4:0, no underline
+            style = style._simple(code + 20)
+        else:
+            style = style._simple(code)
+        index += 1
+    return style
+
+
+def _taken(codes: list[int]) -> tuple[int | None, int]:
+    """(colour, codes used) of `5;n` or `2;r;g;b`, which more codes may follow."""
+    used = {5: 2, 2: 4}.get(codes[0] if codes else 0, len(codes))
+    return _extended_colour(codes[:used]), used
+
+
+def _without_space(details: list[int]) -> list[int]:
+    """`2:r:g:b` of `2:<colour space>:r:g:b`."""
+    return [details[0], *details[2:5]] if details[0] == 2 and len(details) > 4 else details
+
+
+def _extended_colour(codes: list[int]) -> int | None:
+    match codes:
+        case [5, number]:
+            return _of_256(number)
+        case [2, red, green, blue]:
+            return _nearest(red, green, blue)
+        case _:
+            return None
 
 
 def _of_256(number: int) -> int | None:

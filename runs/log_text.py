@@ -1,8 +1,8 @@
 """Bytes of a worker's output → the lines that a viewer shows. Pure.
 
 Output is split at line feeds only. Within a line, a carriage return starts over, so a progress bar is one line that
-holds its last state. Work on bytes until a line is looked at: then every chunk border gives the same lines, and a line
-that nobody looks at costs nothing.
+holds its last state; `runs.log_escapes` does what else acts within it. Work on bytes until a line is looked at: then
+every chunk border gives the same lines, and a line that nobody looks at costs nothing.
 """
 
 import codecs
@@ -10,10 +10,13 @@ import re
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from runs.log_style import PLAIN, Style
+from runs.log_escapes import pieces_of
 from runs.units import format_memory
 
 LINE_MAX = 16 * 1024  # bytes of a line that are shown
+
+# Colours and modes of the terminal, also one whose end is still to come.
+_SHOWS_NOTHING = re.compile(rb"(?:\x1b\[[0-?]*[mhl])*(?:\x1b(?:\[[0-?]*)?)?")
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class Line:
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
-        return _spans(_decoded(self.raw, final=self.complete and not self.is_cut))
+        final = self.complete and not self.is_cut
+        return tuple(Span(text, style.classes) for text, style in pieces_of(_decoded(self.raw, final), final))
 
     @cached_property
     def text(self) -> str:
@@ -74,7 +78,7 @@ class Place:
     segment: int = 0  # where its shown segment begins
     next: int = 0  # the next byte to read
     number: int = 1  # of the unfinished line, from 1; 0: unknown
-    returns: int = 0  # carriage returns right before `next`, which nothing has followed yet
+    returns: int = 0  # bytes right before `next` that show nothing: carriage returns and what only changes colours
 
 
 class LineDecoder:
@@ -91,9 +95,11 @@ class LineDecoder:
         """At `place`, given the bytes from `place.segment` on: all up to `place.next`, or `line_max` of them."""
         decoder = cls(place.segment, place.number, line_max)
         length = place.next - place.segment - place.returns
-        decoder._shown = decoder._current = Segment(place.segment, head[: min(length, line_max)], length)
+        decoder._current = Segment(place.segment, head[: min(length, line_max)], length)
         if place.returns:
-            decoder._current = Segment(place.next)
+            decoder._shown = decoder._current
+            pending = head[length:].rpartition(b"\r")[2]  # none where the head is cut: then returns are all there is
+            decoder._current = Segment(place.next - len(pending), pending, len(pending))
         decoder._line, decoder._next = place.line, place.next
         return decoder
 
@@ -131,24 +137,33 @@ class LineDecoder:
 
     @property
     def _segment(self) -> Segment:
-        return self._current if self._current.length else self._shown
+        shown, current = self._shown, self._current
+        if not current.length or not shown.length:
+            return current if current.length else shown
+        short = self._next - shown.start <= self._line_max  # else a decoder that is resumed cannot see it
+        return shown if short and _SHOWS_NOTHING.fullmatch(current.head) else current
 
     def _as_line(self, complete: bool) -> Line:
         segment = self._segment
         return Line(self._line, segment.head, segment.length, complete, self._number)
 
     def _extend(self, piece: bytes) -> None:
-        first, *others = piece.split(b"\r")
-        self._append(first)
-        for part in others:
-            self._shown = self._segment
-            self._next += 1
+        parts = piece.split(b"\r")
+        begin = next((at for at in range(len(parts) - 2, 0, -1) if not _SHOWS_NOTHING.fullmatch(parts[at])), 0)
+        if begin:  # nothing before it is shown
+            self._next += sum(map(len, parts[:begin])) + begin
             self._current = Segment(self._next)
+        self._append(parts[begin])
+        for part in parts[begin + 1 :]:
+            if self._current.length:
+                self._shown, self._current = self._segment, Segment(self._next)
+            self._next += 1
             self._append(part)
 
     def _append(self, data: bytes) -> None:
         if data:
-            self._current = self._current.extended(data, self._line_max)
+            current = self._current if self._current.length else Segment(self._next)
+            self._current = current.extended(data, self._line_max)
             self._next += len(data)
 
 
@@ -160,57 +175,9 @@ def display_lines(data: bytes, start: int = 0, line_max: int = LINE_MAX) -> list
     return [*lines, partial] if partial else lines
 
 
-# ---- one line: escape sequences, control characters ----
-
-_ESCAPE = re.compile(
-    r"\x1b\[(?P<parameters>[0-?]*)[ -/]*(?P<final>[@-~])"  # CSI: colours, cursor
-    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # OSC: titles, hyperlinks
-    r"|\x1b[PX^_][^\x1b]*\x1b\\"  # other strings to the terminal
-    r"|\x1b[ -/]*[0-~]"
-    r"|\x1b"
-    r"|\x08"
-)
-_SPECIAL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_SYMBOLS = (
-    {code: 0x2400 + code for code in range(0x20) if code != 0x09}
-    | {0x7F: 0x2421}
-    | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-)
-
-
 def _decoded(raw: bytes, final: bool) -> str:
     """UTF-8 with replacement characters; a character that the end cuts is left out unless it is the line's `final`."""
     return codecs.getincrementaldecoder("utf-8")("replace").decode(raw, final)
-
-
-def _spans(text: str) -> tuple[Span, ...]:
-    if _SPECIAL.search(text) is None:
-        return (Span(text, ""),) if text else ()
-    pieces: list[tuple[str, Style]] = []
-    style, at, start_over = PLAIN, 0, False
-    for match in _ESCAPE.finditer(text):
-        if match.start() > at:
-            if start_over:
-                pieces, start_over = [], False
-            pieces.append((text[at : match.start()], style))
-        at = match.end()
-        if match.group() == "\b":
-            _erase_last(pieces)
-        elif match["final"] == "m":
-            style = style.changed(match["parameters"])
-        elif match["final"] == "G" and match["parameters"] in ("", "0", "1"):
-            start_over = True  # back to the first column: as a carriage return
-    if at < len(text):
-        pieces = [] if start_over else pieces
-        pieces.append((text[at:], style))
-    return tuple(Span(piece.translate(_SYMBOLS), style.classes) for piece, style in pieces)
-
-
-def _erase_last(pieces: list[tuple[str, Style]]) -> None:
-    if pieces:
-        piece, style = pieces.pop()
-        if len(piece) > 1:
-            pieces.append((piece[:-1], style))
 
 
 # ---- where characters begin and end ----

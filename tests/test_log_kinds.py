@@ -111,6 +111,12 @@ def test_each_kind_of_output_is_shown_as_it_looks_whatever_the_chunks(
         "\x1b[" + "9;" * 50_000 + "m",
         "\x1b]" + "x" * 100_000,
         "nccl " * 20_000 + "warn",
+        "x" * 400_000 + "\b" * 400_000,
+        "x" * 400_000 + "\x1b[399999G\x1b[Ky" * 20_000,
+        "\x1b[500Cx\x1b[2K" * 60_000,
+        "日\b\b" * 100_000,
+        "\be" + "\u0301" * 300_000,
+        "\x1b[31mx" * 100_000,
     ],
     ids=lambda bait: f"{bait[:12]!r}",
 )
@@ -118,7 +124,7 @@ def test_lines_made_to_be_slow_to_read_are_read(bait: str) -> None:
     """In linear time: what backtracks does not come to an end here."""
     (line,) = display_lines(bait.encode(), line_max=len(bait) + 1)
     looks_like_error(line.text)
-    assert contains_error(line.text) == ("error" in bait.lower())
+    assert contains_error(line.text) == ("rror" in bait)
     text_html(line, "rror")
 
 

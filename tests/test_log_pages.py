@@ -25,7 +25,7 @@ from tests import builders
 from tests.fleet import in_database, until
 from tests.log_machines import LogMachines
 
-DEADLINE = 10
+DEADLINE = 60
 
 
 class World:

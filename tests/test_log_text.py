@@ -35,6 +35,30 @@ def texts(data: bytes) -> list[str]:
         (b"\x1bPdevice string\x1b\\after\n", ["after"]),
         (b"nul\x00bell\x07\n", ["nul␀bell␇"]),
         (b"abc\b\bXY\n", ["aXY"]),
+        (b"abc\b\n", ["abc"]),
+        (b"spin |\b/\b-\b\n", ["spin -"]),
+        (b"spin |\x1b[D/\x1b[1D-\n", ["spin -"]),
+        (b"abc\x1b[2DX\n", ["aXc"]),
+        (b"abc\x1b[2D\x1b[KX\n", ["aX"]),
+        (b"100%\x1b[9D99%\n", ["99%"]),
+        (b"foo\x1b[3Cbar\n", ["foo   bar"]),
+        (b"Starting x\x1b[20G[ OK ]\n", ["Starting x         [ OK ]"]),
+        (b"x\x1b[999999999Gy\n", ["x" + " " * 499 + "y"]),
+        (b"10%\x1b[2Kdone\n", ["done"]),
+        (b"10%\x1b[2K\n", [""]),
+        (b"first frame\x1b[2J\x1b[Hnext\n", ["next"]),
+        (b"10%\x1b[1;1Hdone\n", ["done"]),
+        (b"\x1b[?1049hfull screen\x1b[?1049l\n", ["full screen"]),
+        (b"\x1b(B\x1b[mtput\n", ["tput"]),
+        ("日本\b\b語\n".encode(), ["日語"]),
+        ("de\u0301f\b\bX\n".encode(), ["dXf"]),
+        (b"100%\r\x1b[0m\n", ["100%"]),
+        (b"100%\r\x1b[?25h\r\n", ["100%"]),
+        (b"100%\r\x1b[K\n", [""]),
+        (b"100%\r\x1b[31mfailed\n", ["failed"]),
+        (b"step \x1b[3", ["step "]),
+        (b"step \x1b]8;;http://exam", ["step "]),
+        (b"step \x1b[3\n", ["step "]),
         (b"tab\tstays\n", ["tab\tstays"]),
         (b"latin1 \xe9 end\n", ["latin1 � end"]),
         ("€uro 🙂\n".encode(), ["€uro 🙂"]),
@@ -80,6 +104,10 @@ _ALPHABET = [
     b"\x1b[31m",
     b"\x1b",
     b"[0m",
+    b"\r\x1b[0m",
+    b"\x1b[?25h",
+    b"\x1b[K",
+    b"\x1b[2D",
     b"\x00",
     b"\b",
     b"\xe2\x82\xac",
@@ -161,6 +189,14 @@ def test_a_carriage_return_at_the_place_still_starts_a_long_line_over() -> None:
         ("", ""),
         ("31;39", ""),
         ("1;2;22;4", "a-underline"),
+        ("38:2::255:0:0", "a-fg9"),
+        ("4:3", "a-underline"),
+        ("4;4:0", ""),
+        ("58;2;1;4;9", ""),
+        ("58:2::1:4:9;31", "a-fg1"),
+        ("1;>4;2", ""),
+        (">4;2", ""),
+        ("?1", ""),
         ("999", ""),
         ("38;5", ""),
         ("9" * 5000, ""),
@@ -188,6 +224,12 @@ def test_markup_in_a_log_is_text() -> None:
 def test_text_that_would_run_backwards_is_made_visible() -> None:
     (line,) = display_lines("user \u202egnp.exe\u202c zero\u200bwidth".encode())
     assert text_html(line) == "user ⟨U+202E⟩gnp.exe⟨U+202C⟩ zero⟨U+200B⟩width"
+
+
+@pytest.mark.parametrize("code", [0xAD, 0x180E, 0x200B, 0x2060, 0xFEFF, 0xFFF9])
+def test_a_character_that_nobody_would_see_is_made_visible(code: int) -> None:
+    (line,) = display_lines(f"er{chr(code)}ror".encode())
+    assert text_html(line) == f"er⟨U+{code:04X}⟩ror"
 
 
 def test_what_was_looked_for_is_marked() -> None:
