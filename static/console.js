@@ -99,11 +99,34 @@ function startLive() {
   else setInterval(() => { if (!document.hidden) changed(); }, POLL_SECONDS * 1000);
 }
 
+// While a pointer is pressed nothing is replaced: it is a click only if press and release meet the same element. What
+// came meanwhile is asked for again.
+let pressed = false;
+const missed = new Map();
+
+document.addEventListener("pointerdown", (event) => { pressed = event.button === 0; }, true);
+for (const end of ["pointerup", "pointercancel", "contextmenu"]) document.addEventListener(end, release, true);
+
+function release() {
+  pressed = false;
+  setTimeout(() => { // after the click
+    for (const [asker, trigger] of missed) htmx.trigger(asker, trigger);
+    missed.clear();
+  });
+}
+
+function comesUnderPress(asker) {
+  if (!pressed || !asker.matches("[data-live], #filters")) return false;
+  missed.set(asker, asker.matches("form") ? "submit" : "changed");
+  return true;
+}
+
 // A region whose answer is the same as the last one stays as it is: focus, selection and scrolling are not disturbed.
 const answers = new Map();
 
 document.addEventListener("htmx:beforeSwap", (event) => {
   const { target, xhr, requestConfig } = event.detail;
+  if (comesUnderPress(requestConfig.elt)) { event.detail.shouldSwap = false; return; }
   if (requestConfig.triggeringEvent?.type !== "changed") {
     answers.delete(target.id);
     return;

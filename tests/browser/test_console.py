@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from tests.browser.person import SLOW, place, run_page, sign_in, somebody
 from tests.console import ROOT, Console, eventually
@@ -131,6 +131,40 @@ def test_back_leads_from_a_run_to_the_list_as_it_was_and_then_to_the_list_before
     page.wait_for_url("**search=look-b")
     page.go_back()
     page.wait_for_url("**/runs?state=all")
+
+
+def press(page: Page, target: Locator) -> None:
+    """The button of the mouse goes down on `target`, and stays down."""
+    target.hover()
+    page.mouse.down()
+
+
+def test_a_link_pressed_after_typing_a_search_is_followed_however_long_the_press(console: Console, page: Page) -> None:
+    console.submit("long-press", "true")
+    console.wait_for("long-press", "Completed")
+    page.goto(f"{place(console)}/runs?state=all")
+    page.locator("#search").fill("long-p")
+    page.wait_for_url("**search=long-p")
+    press(page, page.get_by_role("link", name="long-press", exact=True))
+    with page.expect_response("**/runs?*", timeout=SLOW):
+        page.locator("#runs").dispatch_event("changed")
+    page.wait_for_timeout(100)  # for the answer to be put in, if it is
+    page.mouse.up()
+    page.wait_for_url("**/jobs/local/long-press")
+
+
+@pytest.mark.parametrize("where", ["#runs a", "#groups a"])
+def test_what_changes_while_a_link_is_pressed_waits_for_its_release(console: Console, page: Page, where: str) -> None:
+    page.goto(f"{place(console)}/runs?state=all&search=meanwhile")
+    page.evaluate("document.addEventListener('click', (event) => event.preventDefault())")
+    press(page, page.locator(where).first)
+    name = f"meanwhile-{where[1]}"
+    with page.expect_response("**/runs?*", timeout=SLOW):
+        console.submit(name, "true")
+    page.wait_for_timeout(100)
+    expect(page.get_by_role("link", name=name, exact=True)).to_have_count(0)
+    page.mouse.up()
+    expect(page.get_by_role("link", name=name, exact=True)).to_be_visible(timeout=SLOW)
 
 
 def test_what_was_picked_stays_picked_when_the_list_changes(console: Console, page: Page) -> None:
