@@ -1,15 +1,29 @@
-"""Staff's pages of clusters, shares, machines, and reports that could not be applied. No secret is ever shown."""
+"""Staff's pages of clusters, shares, machines, what these are told of, and reports that could not be applied. No
+secret is ever shown."""
 
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.forms import BaseModelFormSet, ModelForm
 from django.http import HttpRequest
 from django.utils import timezone
+from django.utils.html import format_html_join
+from django.utils.safestring import mark_safe
 
 from astraconsole.tenancy import audit
 from astraconsole.tenancy.audit import Did, Kind
 from machines import inbox
-from machines.models import Cluster, Gpu, JoinToken, Machine, Namespace, SetAsideReport
+from machines.models import (
+    Cluster,
+    Credential,
+    DataOnMachine,
+    Gpu,
+    JoinToken,
+    Machine,
+    MachineState,
+    Namespace,
+    SetAsideReport,
+    Volume,
+)
 
 
 class ReadOnly:
@@ -87,6 +101,35 @@ class JoinTokenAdmin(ReadOnly, admin.ModelAdmin):
     list_display = ("id", "cluster", "created_by", "created_at", "expires_at", "used_at", "machine")
     list_select_related = ("cluster", "created_by", "machine")
     exclude = ("digest",)
+
+
+class ToldOfByMachines(ReadOnly, admin.ModelAdmin):
+    """Workspaces define these themselves, on their own pages, where machines are told of each change."""
+
+    list_select_related = ("workspace__organisation", "created_by")
+    list_filter = ("workspace__organisation",)
+    search_fields = ("name", "workspace__slug", "workspace__organisation__slug")
+    readonly_fields = ("on_machines",)
+
+    @admin.display(description="On machines")
+    def on_machines(self, item: Credential | Volume) -> str:
+        told = DataOnMachine.objects.filter(uid=item.uid).exclude(machine__state=MachineState.REMOVED)
+        rows = told.order_by("machine__cluster__slug", "machine__name").values_list(
+            "machine__cluster__slug", "machine__name", "state", "message"
+        )
+        return format_html_join(mark_safe("<br>"), "{}/{}: {} {}", rows) or "no machine has told of it"
+
+
+@admin.register(Credential)
+class CredentialAdmin(ToldOfByMachines):
+    list_display = ("name", "workspace", "provider", "reference", "created_by", "changed_at")
+    list_filter = ("provider", "workspace__organisation")
+
+
+@admin.register(Volume)
+class VolumeAdmin(ToldOfByMachines):
+    list_display = ("name", "kind", "workspace", "form", "source", "read_only", "created_by", "created_at")
+    list_filter = ("kind", "form", "workspace__organisation")
 
 
 @admin.register(SetAsideReport)

@@ -199,6 +199,7 @@ class Volume(models.Model):
     created_at = models.DateTimeField()
 
     class Meta:
+        verbose_name, verbose_name_plural = "drive or model", "drives and models"
         constraints = [models.UniqueConstraint(fields=["workspace", "kind", "name"], name="volume_name_unique")]
 
     def __str__(self) -> str:
