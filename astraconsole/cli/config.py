@@ -3,9 +3,12 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+import click
 
 from astraconsole.cli.problems import NotConfigured, Problem
 from astraconsole.private_files import write_private
@@ -57,10 +60,13 @@ def load(environment: Mapping[str, str] = os.environ) -> Config:
 
 
 def load_saved(environment: Mapping[str, str] = os.environ) -> Config:
-    """The file alone. Raises NotConfigured."""
+    """The file alone, made private where others could read it. Raises NotConfigured."""
     path = config_path(environment)
     try:
-        return _parsed(json.loads(path.read_text(encoding="utf-8")))
+        config = _parsed(json.loads(path.read_text(encoding="utf-8")))
+        if config.token:
+            _make_private(path)
+        return config
     except FileNotFoundError:
         return Config()
     except (OSError, ValueError, TypeError, RecursionError) as error:
@@ -87,6 +93,14 @@ def require(config: Config, *needed: str) -> None:
     if missing:
         names = " and ".join(ENVIRONMENT[field] for field in missing)
         raise NotConfigured(f"no workspace chosen: run `astra use organisation/workspace`, or set {names}")
+
+
+def _make_private(path: Path) -> None:
+    """A token that others could read is not kept so; a file that cannot be changed is used as it is."""
+    if path.stat().st_mode & 0o077:
+        with suppress(PermissionError):
+            path.chmod(0o600)
+        click.echo(f"({path} could be read by others; its mode should be 600)", err=True)
 
 
 def _parsed(document: Any) -> Config:

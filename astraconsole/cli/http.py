@@ -123,7 +123,7 @@ class Session:
         return connection
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        what = error.verify_message if isinstance(error, ssl.SSLCertVerificationError) else str(error)
+        what = getattr(error, "verify_message", "") or getattr(error, "strerror", "") or str(error)
         return Unreachable(f"no answer from {self.base}: {what or type(error).__name__}")
 
 

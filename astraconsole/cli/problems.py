@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from astraconsole.errors import Unauthenticated
+
 
 class Exit(IntEnum):
     """Every exit code of `astra`; docs/cli.md tells them."""
@@ -33,6 +35,8 @@ class Refused(Problem):
 
     def __init__(self, code: str, message: str, detail: list[dict[str, str]]) -> None:
         lines = [f"{code}: {message}", *(f"  {item['field']}: {item['rule']}" for item in detail)]
+        if code == Unauthenticated.code:
+            lines.append("sign in with `astra login`, or see ASTRA_TOKEN")
         super().__init__("\n".join(lines))
         self.code = code
 

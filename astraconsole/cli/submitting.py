@@ -48,21 +48,28 @@ def _asks(worker: Any) -> tuple[str, str, str]:
 
 
 def _wait(client: Client, name: str, as_json: bool) -> int:
-    """Follow the first worker's log until the run ends. Ctrl-C ends the waiting, not the run."""
-    try:
-        run = _ended(client, name, show_log=not as_json)
-    except KeyboardInterrupt:
-        click.echo(f"\n{name} goes on; to stop it: astra astraeus stop {name}", err=True)
-        return Exit.INTERRUPTED
-    if run is None:
-        click.echo(f"{name} was deleted meanwhile", err=True)
-        return Exit.GONE
-    if as_json:
+    """Follow the first worker's log until the run ends."""
+    code, run = wait_for_end(client, name, show_log=not as_json)
+    if run is not None and as_json:
         print_json(run)
-    else:
+    elif run is not None:
         click.echo()
         print_state(name, run["status"]["state"], run["status"]["reason"])
-    return ENDS[run["status"]["state"]]
+    return code
+
+
+def wait_for_end(client: Client, name: str, show_log: bool) -> tuple[Exit, Any]:
+    """(exit code, the run as it ended). Without a run where it was deleted or Ctrl-C came, which ends the waiting, not
+    the run: both are said."""
+    try:
+        run = _ended(client, name, show_log)
+    except KeyboardInterrupt:
+        click.echo(f"\n{name} goes on; to stop it: astra astraeus stop {name}", err=True)
+        return Exit.INTERRUPTED, None
+    if run is None:
+        click.echo(f"{name} was deleted meanwhile", err=True)
+        return Exit.GONE, None
+    return ENDS[run["status"]["state"]], run
 
 
 def _ended(client: Client, name: str, show_log: bool) -> Any:

@@ -280,6 +280,39 @@ def test_the_saved_configuration_is_private_and_the_environment_wins(tmp_path: P
     assert config.load({**home, "ASTRA_URL": "http://elsewhere"}).token == ""
 
 
+def test_a_configuration_that_others_can_read_is_made_private_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = {"XDG_CONFIG_HOME": str(tmp_path)}
+    config.save(SAVED, home)
+    assert config.load(home) == SAVED
+    assert capsys.readouterr().err == ""
+    config.config_path(home).chmod(0o644)
+    assert config.load(home) == SAVED
+    assert "could be read by others" in capsys.readouterr().err
+    assert config.config_path(home).stat().st_mode & 0o777 == 0o600
+
+
+def test_a_token_that_is_refused_is_told_how_to_get_another(console: StandIn) -> None:
+    console.answers["GET", "jobs"] = (401, {"code": "UNAUTHENTICATED", "message": "this API token was revoked"})
+    problem = astraeus("runs").exception
+    assert str(problem).splitlines() == [
+        "UNAUTHENTICATED: this API token was revoked",
+        "sign in with `astra login`, or see ASTRA_TOKEN",
+    ]
+
+
+def test_sbatch_waits_over_a_break_of_the_network_and_exits_as_the_run_did(console: StandIn, tmp_path: Path) -> None:
+    (tmp_path / "job.sh").write_text("#!/bin/sh\nexit 3\n")
+    ended = run_document("job-7", "Failed", "Worker job-7-0 failed on gpu-01: Exited with code 3")
+    console.answers["POST", "clusters/gpu-east/api/jobs"] = (201, run_document("job-7", "Pending", "Run created"))
+    console.answers["GET", "clusters/gpu-east/api/jobs/job-7"] = [(502, b"bad gateway"), (200, ended)]
+    result = CliRunner().invoke(astra, ["slurm", "sbatch", "--image", "x", "--wait", str(tmp_path / "job.sh")])
+    assert result.exit_code == 1
+    assert "the console answers again" in result.stderr
+    assert result.stderr.splitlines()[-1] == "job-7: Failed — Worker job-7-0 failed on gpu-01: Exited with code 3"
+
+
 # ---- GPUs and templates ----
 
 

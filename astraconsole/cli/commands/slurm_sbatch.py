@@ -3,13 +3,12 @@
 import getpass
 import os
 import random
-import time
 from pathlib import Path
 from typing import Any
 
 import click
 
-from astraconsole.cli.client import Client, connect, path
+from astraconsole.cli.client import Client, connect
 from astraconsole.cli.output import harmless, print_json
 from astraconsole.cli.problems import Exit, Problem, Refused
 from astraconsole.cli.sent_code import sent_code
@@ -18,12 +17,11 @@ from astraconsole.cli.slurm.launcher import files
 from astraconsole.cli.slurm.script import NotRead
 from astraconsole.cli.slurm.script import Refused as RefusedScript
 from astraconsole.cli.slurm.submission import Submission, read_submission
+from astraconsole.cli.submitting import wait_for_end
 from astraconsole.errors import JobAlreadyExists
 
 JOB_IDS = (1_000_000, 10_000_000)
 TRIES = 5
-POLL_SECONDS = 2.0
-ENDS = {"Completed": Exit.DONE, "Cancelled": Exit.CANCELLED, "Failed": Exit.FAILED}
 NO_IMAGE = "no image: a Slurm script names none. Use --image, $ASTRA_IMAGE or #SBATCH --container-image"
 
 
@@ -146,9 +144,7 @@ def _say(submission: Submission) -> None:
 
 
 def _wait(client: Client, name: str) -> int:
-    while True:
-        status = client.get(path("jobs", name))["status"]
-        if status["state"] in ENDS:
-            click.echo(harmless(f"{name}: {status['state']} — {status['reason']}"), err=True)
-            return ENDS[status["state"]]
-        time.sleep(POLL_SECONDS)
+    code, run = wait_for_end(client, name, show_log=False)
+    if run is not None:
+        click.echo(harmless(f"{name}: {run['status']['state']} — {run['status']['reason']}"), err=True)
+    return code
