@@ -103,19 +103,18 @@ class _Room:
     def __init__(
         self, gpus: int | None, cpu_milli: int | None, memory_bytes: int | None, runs: int | None, known: Sequence[int]
     ) -> None:
-        self.left: tuple[int | None, ...] = (gpus, cpu_milli, memory_bytes)
-        self.runs = runs
+        self.left: tuple[int | None, ...] = (gpus, cpu_milli, memory_bytes, runs)
         self.known = set(known)  # runs that hold something already
 
     def take(self, run_id: int, placements: Sequence[Placement]) -> bool:
         amount = Amount()
         for placed in placements:
             amount = amount.plus(len(placed.gpu_indexes), placed.cpu_milli, placed.memory_bytes)
-        left = tuple(None if have is None else have - want for have, want in zip(self.left, amount, strict=True))
-        runs = None if self.runs is None else self.runs - (run_id not in self.known)
-        if any(value is not None and value < 0 for value in (*left, runs)):
+        wanted = (*amount, int(run_id not in self.known))
+        # Below nothing, after the quota was lowered, is no matter to what asks for none of it.
+        if any(have is not None and want and want > have for have, want in zip(self.left, wanted, strict=True)):
             return False
-        self.left, self.runs = left, runs
+        self.left = tuple(None if have is None else have - want for have, want in zip(self.left, wanted, strict=True))
         self.known.add(run_id)
         return True
 

@@ -61,7 +61,7 @@ def changes_that_start(question: Question) -> list[Change]:
     possible: dict[str, Change] = {}
     rehearsed = rehearse(question.snapshot, question.now, [run for _, _, run in variants])
     for (kind, key, _), result in zip(variants, rehearsed, strict=True):
-        if result.placements:
+        if result.refusal is None:
             outcome = at_once(result.placements, names)
             found.setdefault(kind, Change(key, label(question.stored, key), outcome))
         elif hopeless and result.refusal is not None and not is_for_good(result.refusal.code):

@@ -80,19 +80,30 @@ class Claims:
             return self._leave_as_it_is(run, claimed)
         if not claimed and not self._has_lower(run.priority):
             return False
+        found = self._find(run, wanted, Bounds(closed, run.distinct_machines, claimed))
+        if found is None:
+            return False
+        self._claim(run, found, bool(claimed))
+        return True
+
+    def could_make_room(self, run: WaitingRun, wanted: Sequence[Candidates], closed: Collection[int]) -> bool:
+        """Whether `make_room` would; nobody gives way."""
+        if self._is_spent or not self._has_lower(run.priority):
+            return False
+        return self._find(run, wanted, Bounds(closed, run.distinct_machines)) is not None
+
+    def _find(self, run: WaitingRun, wanted: Sequence[Candidates], bounds: Bounds) -> Found | None:
         wanted = self._within_quota(run, wanted)
         asks = tuple(dict.fromkeys(id(candidates.ask) for candidates in wanted))
         key = (run.priority, run.gang, run.distinct_machines, len(wanted), asks)
         if not wanted or key in self._hopeless:
-            return False
-        bounds = Bounds(closed, run.distinct_machines, claimed)
+            return None
         found = search(self.victims, wanted, run.priority, bounds, run.gang)
         if found is None or not self._allows(run, found):
             self._hopeless.add(key)
             self._vain_searches += 1
-            return False
-        self._claim(run, found, bool(claimed))
-        return True
+            return None
+        return found
 
     def _leave_as_it_is(self, run: WaitingRun, claimed: Collection[int]) -> bool:
         if claimed and run.claim is not None:

@@ -121,12 +121,15 @@ def _amounts(numbers: Numbers) -> str:
 
 def _next(numbers: Numbers) -> str:
     if "starts_by" not in numbers:
-        return f"Next to run: waits for {_amounts(numbers)} on one machine{_away(numbers)}"
+        return f"Next to run: waits for {_on_one(numbers)}{_away(numbers)}"
     at = datetime.fromtimestamp(int(str(numbers["starts_by"])), UTC)
-    return (
-        f"Next to run: {_amounts(numbers)} on one machine are free by {at:%Y-%m-%d %H:%M} UTC at the latest"
-        f"{_away(numbers)}"
-    )
+    are = "is" if "node_fraction" in numbers and not numbers["gpus"] else "are"
+    return f"Next to run: {_on_one(numbers)} {are} free by {at:%Y-%m-%d %H:%M} UTC at the latest{_away(numbers)}"
+
+
+def _on_one(numbers: Numbers) -> str:
+    """`8 GPUs, 64 cores and 512 GiB on one machine`, `1 GPU and 50% of a machine`."""
+    return _amounts(numbers) if "node_fraction" in numbers else f"{_amounts(numbers)} on one machine"
 
 
 def _away(numbers: Numbers) -> str:
@@ -140,7 +143,7 @@ def _away(numbers: Numbers) -> str:
 def _queued(numbers: Numbers) -> str:
     ahead = numbers.get("ahead")
     runs = "other runs" if ahead is None else counted(int(str(ahead)), "run")
-    return f"Queued behind {runs}: waits for {_amounts(numbers)} on one machine"
+    return f"Queued behind {runs}: waits for {_on_one(numbers)}"
 
 
 def _gang(numbers: Numbers) -> str:

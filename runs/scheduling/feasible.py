@@ -210,7 +210,7 @@ def refusal_numbers(ledger: Ledger, need: Need, code: str, rows: Ints) -> Number
     }
     if code in amounts:
         wanted, has = amounts[code]
-        numbers["wanted"] = int(wanted if isinstance(wanted, int) else wanted[rows].min(initial=0))
+        numbers["wanted"] = wanted if isinstance(wanted, int) else min(wanted[rows].tolist(), default=0)
         numbers["most"] = int(has[rows].max(initial=0))
     texts: dict[str, tuple[str, ...]] = {
         "name": limits.names,

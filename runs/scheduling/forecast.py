@@ -113,13 +113,15 @@ class _World:
 # ---- words -----------------------------------------------------------------------------------------------------------
 
 
-def at_once(placements: Sequence[Placement], names: dict[int, str]) -> str:
-    """`starts at once on gpu-07 and gpu-08`. `names`: of machines, by id."""
+def at_once(placements: Sequence[Placement], names: dict[int, str], of: int = 0) -> str:
+    """`starts at once on gpu-07 and gpu-08`, `starts at once with 3 of 5 workers on gpu-07`. `names`: of machines, by
+    id. `of`: so many workers there are, where not all of them start."""
     machines = list(dict.fromkeys(names[placed.machine_id] for placed in placements))
+    starts = f"starts at once with {len(placements)} of {of} workers" if of else "starts at once"
     if len(machines) > MACHINES_NAMED:
-        return f"starts at once on {len(machines)} machines"
+        return f"{starts} on {len(machines)} machines"
     *first, last = machines
-    return f"starts at once on {', '.join(first)} and {last}" if first else f"starts at once on {last}"
+    return f"{starts} on {', '.join(first)} and {last}" if first else f"{starts} on {last}"
 
 
 def never(refusal: Refusal) -> str:

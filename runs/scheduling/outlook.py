@@ -35,9 +35,12 @@ def outlook(namespace: Namespace, spec: RunSpec, planned: Sequence[WorkerShape] 
     (rehearsed,) = rehearse(_joined(snapshot, run), now.timestamp(), [run])
     refusal = rehearsed.refusal
     if refusal is None or rehearsed.placements:
-        return Outlook(at_once(rehearsed.placements, {machine.id: machine.name for machine in snapshot.machines}))
+        names = {machine.id: machine.name for machine in snapshot.machines}
+        return Outlook(at_once(rehearsed.placements, names, len(run.workers) if refusal else 0))
     if is_for_good(refusal.code):
         return Outlook(never(refusal), never=True)
+    if refusal.code == "preempting":
+        return Outlook("starts as soon as work of lower priority has stopped", waits=True)
     if refusal.code != "queued":
         return Outlook(sentence(refusal.code, refusal.numbers), waits=True)
     return Outlook(_later(namespace, snapshot, run, now), waits=True)

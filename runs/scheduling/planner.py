@@ -103,7 +103,7 @@ class _Pass:
 
     @property
     def at_bound(self) -> bool:
-        """Whether so much is granted that the rest is left to the next pass; nothing is said about runs not reached."""
+        """Whether the rest is left to the next pass; nothing is said about runs not reached."""
         return len(self.placements) >= self.bound
 
     def plan(self) -> Plan:
@@ -200,10 +200,12 @@ class _Pass:
             trial.append(placed)
             amount = amount.plus(len(placed.gpu_indexes), placed.cpu_milli, placed.memory_bytes)
         self._undo(run, mark, trial)
-        if refusal is not None and run.gang:
-            asks = largest_first([worker.ask for worker in at_once])
-            return [], (self._closed_to(run, asks) if refusal.code == "queued" else None) or refusal
-        return trial, refusal
+        if refusal is None:
+            return trial, None
+        asks = largest_first([worker.ask for worker in at_once]) if run.gang else [at_once[len(trial)].ask]
+        if refusal.code == "queued":
+            refusal = self._closed_to(run, asks) or self._could_make_room(run, asks) or refusal
+        return [] if run.gang else trial, refusal
 
     def _place_each(self, run: WaitingRun, workers: Iterable[WaitingWorker], claimed: Set[int]) -> Refusal | None:
         """Each worker for itself: those that fit are placed; the first that does not is why the run waits."""
@@ -309,14 +311,19 @@ class _Pass:
 
     def _make_room(self, run: WaitingRun, asks: list[Ask], claimed: Set[int]) -> Refusal | None:
         """Have work of lower priority give way, where that helps; never where the first in the queue has its room."""
-        closed = self.rows_of_run.get(run.id, _NO_ROWS)
-        if self.reserved is not None:
-            closed = closed | self.reserved.rows
         wanted = [self._candidates(ask) for ask in asks]
-        if not self.claims.make_room(run, wanted, closed, claimed):
+        if not self.claims.make_room(run, wanted, self._closed_rows(run), claimed):
             return None
         self._follow(self.claims.rows())
         return Refusal("preempting")
+
+    def _could_make_room(self, run: WaitingRun, asks: list[Ask]) -> Refusal | None:
+        wanted = [self._candidates(ask) for ask in asks]
+        return Refusal("preempting") if self.claims.could_make_room(run, wanted, self._closed_rows(run)) else None
+
+    def _closed_rows(self, run: WaitingRun) -> Set[int]:
+        rows = self.rows_of_run.get(run.id, _NO_ROWS)
+        return rows if self.reserved is None else rows | self.reserved.rows
 
     def _follow(self, rows: Iterable[int]) -> None:
         if self.reserved is not None:

@@ -133,6 +133,11 @@ WAITS: list[tuple[str, Numbers, str]] = [
     ),
     (
         "next",
+        {"starts_by": 1_790_000_040, "gpus": 0, "node_fraction": 1.0},
+        "Next to run: 100% of a machine is free by 2026-09-21 14:14 UTC at the latest",
+    ),
+    (
+        "next",
         {"away": 1, **ASK},
         f"Next to run: waits for {NEED} on one machine; 1 machine with room is not connected",
     ),
@@ -146,7 +151,7 @@ WAITS: list[tuple[str, Numbers, str]] = [
     (
         "queued",
         {"ahead": 3, "gpus": 0, "node_fraction": 0.5},
-        "Queued behind 3 runs: waits for 50% of a machine on one machine",
+        "Queued behind 3 runs: waits for 50% of a machine",
     ),
     ("queued", {"ahead": 1, "gpus": 0, "cpu_milli": 1000, "memory_bytes": GIB},
      "Queued behind 1 run: waits for 1 core and 1 GiB on one machine"),

@@ -115,6 +115,14 @@ def test_fewer_machines_would_start_a_run_that_asks_for_several() -> None:
     assert found["On 2 machines with 16 GPUs in all instead of 3"] == "starts at once on m1 and m2"
 
 
+def test_a_size_of_which_only_a_part_would_start_is_not_offered_as_a_start() -> None:
+    case = cluster().machine(gpus=8, count=4).holding("m0", gpus=8).holding("m1", gpus=8).holding("m2", gpus=8)
+    stored = make_spec(gpus=34)
+    case.splitting("a", gpus=34).plan()
+    asked = Question(case.runs["a"], "a", stored, (), case.snapshot(), 1000.0)
+    assert offers(asked) == {"With 8 GPUs instead of 34": "starts at once on m3"}
+
+
 def test_another_pool_would_start_it() -> None:
     case = cluster().machine(gpus=8, labels={"pool": "a"}).machine(gpus=8, labels={"pool": "b"}).holding("m0", gpus=8)
     asked = question(case, make_spec(gpus=8, node_selection={"count": 1, "pools": ["a"]}))
@@ -228,3 +236,20 @@ def test_an_outlook_counts_those_ahead_and_plays_their_limits() -> None:
     assert told(namespace, gpus=1, node_selection={"count": 1}) == (
         "about 3 h, behind 2 runs, if all use their limits", True, False,
     )  # fmt: skip
+
+
+@pytest.mark.django_db
+def test_an_outlook_tells_who_gives_way_and_how_many_of_its_workers_start() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=8)
+    make_run(namespace, "busy", gpus=6, node_selection={"count": 1})
+    run_once(namespace.cluster_id, NOW)
+    assert told(namespace, gpus=8, node_selection={"count": 1}, priority=1) == (
+        "starts as soon as work of lower priority has stopped", True, False,
+    )  # fmt: skip
+    assert told(namespace, gpus=5, node_selection={"count": 5}) == (
+        "starts at once with 2 of 5 workers on m0", False, False,
+    )  # fmt: skip
+    make_run(namespace, "new", gpus=8, node_selection={"count": 1}, priority=1)
+    run_once(namespace.cluster_id, NOW)
+    assert Run.objects.get(name="new").pending_code == "preempting", "as was foretold"

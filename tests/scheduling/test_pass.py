@@ -230,6 +230,24 @@ def test_a_placement_above_a_quota_lowered_meanwhile_is_dropped() -> None:
     assert list(placed()) == ["first-0"]
 
 
+def test_a_quota_lowered_below_what_is_in_use_stops_only_who_asks_for_more_of_it() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=8, cpu_milli=8000)
+    make_run(namespace, "sweep", array={"count": 2})
+    make_run(namespace, "train", gpus=4)
+    Worker.objects.filter(name="sweep-1").update(state="Restarting")
+    run_once(namespace.cluster_id, NOW)
+    Worker.objects.filter(name="sweep-1").update(state="Pending")
+    type(namespace).objects.update(quota_gpus=2, quota_runs=1)
+    make_run(namespace, "more", gpus=1)
+    run_once(namespace.cluster_id, NOW)
+    assert sorted(placed()) == ["sweep-0", "sweep-1", "train-0"], "its run is counted already"
+    type(namespace).objects.update(quota_runs=None)
+    make_run(namespace, "plain")
+    run_once(namespace.cluster_id, NOW)
+    assert sorted(placed()) == ["plain-0", "sweep-0", "sweep-1", "train-0"], "it asks for no GPU"
+
+
 def test_a_pass_keeps_the_quota_in_use_by_earlier_ones() -> None:
     namespace = make_namespace(quota_runs=1)
     make_machine(namespace.cluster, "m0")

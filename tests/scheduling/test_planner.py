@@ -2,6 +2,7 @@
 
 import pytest
 
+from runs.scheduling.explain import machine_sentence
 from runs.scheduling.feasible import refusals_by_machine
 from runs.scheduling.ledger import Ledger
 from runs.scheduling.types import Ask, Constraints, Placement
@@ -101,7 +102,7 @@ def test_a_share_of_a_machine_is_taken_of_the_machine_it_lands_on() -> None:
     case = cluster().machine(cores=10, memory=100).run("a", fraction=0.5).run("b", fraction=0.5).run("c", fraction=0.01)
     plan = case.plan()
     assert [(placed.cpu_milli, placed.memory_bytes) for placed in plan.placements] == [(5000, 50 * GIB)] * 2
-    case.expect_reason("c", "Next to run: waits for 1% of a machine on one machine")
+    case.expect_reason("c", "Next to run: waits for 1% of a machine")
 
 
 def test_a_pass_stops_at_its_bound_and_says_so() -> None:
@@ -204,6 +205,12 @@ def test_a_machine_that_is_not_connected_gets_no_work_and_says_so() -> None:
     )
     (group,) = refusals_by_machine(Ledger(case.machines, ()), Ask(gpus=2))
     assert (group.code, group.machines) == ("not_connected", ("m0",))
+
+
+def test_the_table_of_machines_says_what_a_fraction_comes_to() -> None:
+    case = cluster().machine(cores=8).holding("m0", cores=5).run("a", fraction=0.5).expect()
+    (group,) = refusals_by_machine(Ledger(case.machines, case.holds), Ask(node_fraction=0.5))
+    assert machine_sentence(group.code, group.numbers) == "4 cores wanted, at most 3 cores free"
 
 
 def test_a_gpu_model_is_asked_for_by_the_words_of_its_name() -> None:
