@@ -122,6 +122,8 @@ class _Row:
                 self.go_to(second - 1)
             case "E" | "F":
                 self.go_to(0)
+            case "J" if first > 1:  # a cleared screen: what was printed stays until something is written in its place
+                self.go_to(0)
             case "J" | "K":
                 self.erase(first)
 

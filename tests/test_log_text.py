@@ -47,6 +47,7 @@ def texts(data: bytes) -> list[str]:
         (b"10%\x1b[2Kdone\n", ["done"]),
         (b"10%\x1b[2K\n", [""]),
         (b"first frame\x1b[2J\x1b[Hnext\n", ["next"]),
+        (b"kept\x1b[2J\x1b[H\n", ["kept"]),  # nothing is written in its place
         (b"10%\x1b[1;1Hdone\n", ["done"]),
         (b"\x1b[?1049hfull screen\x1b[?1049l\n", ["full screen"]),
         (b"\x1b(B\x1b[mtput\n", ["tput"]),
