@@ -123,6 +123,19 @@ def test_a_credential_opens_what_is_closed(tmp_path: Path, source: Source) -> No
 # ---- what breaks -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("secret", "sent"),
+    [(b"of-tests", "Bearer of-tests"), (b'{"username": "\xc3\xbc", "password": "of-tests"}', "Basic w7w6b2YtdGVzdHM=")],
+)
+def test_a_login_does_not_go_along_to_another_server(tmp_path: Path, source: Source, secret: bytes, sent: str) -> None:
+    with http_source() as other:
+        other.files["/d"] = b"data"
+        source.moved_to = other.url
+        assert Copying(tmp_path, f"{source.url}/d", secret).run() == 4
+        assert set(source.authorizations) == {sent}
+        assert set(other.authorizations) == {None}
+
+
 def test_what_broke_off_goes_on_where_it_was_and_is_not_there_before(tmp_path: Path, source: Source) -> None:
     source.files["/big.bin"] = os.urandom(9 * MIB)
     copying = Copying(tmp_path, f"{source.url}/big.bin")
@@ -224,6 +237,19 @@ def test_a_checksum_is_of_the_file_or_of_the_list_of_files(tmp_path: Path, sourc
     with pytest.raises(WrongChecksum, match="its checksum is sha256:"):
         wrong.run()
     assert (wrong.files, (wrong.folder / "part").exists()) == (None, False)
+
+
+def test_what_has_the_wrong_checksum_is_read_again_only_when_it_has_changed(tmp_path: Path, source: Source) -> None:
+    source.files["/d"] = b"wrong"
+    copying = Copying(tmp_path, f"{source.url}/d", checksum="sha256:" + hashlib.sha256(b"right").hexdigest())
+    sentence = f"its checksum is sha256:{hashlib.sha256(b'wrong').hexdigest()}"
+    for _ in range(3):
+        with pytest.raises(WrongChecksum, match=sentence):
+            copying.run()
+    assert len(source.requests) == 1
+    source.files["/d"] = b"right"
+    assert copying.run() == 5
+    assert copying.files == {"d": b"right"}
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@
         manifest     what the source held when the copy was begun, and on which boot of this machine
         part/        what is here so far: of each file, its first bytes
         copy/        all of it; there or not there, never in part
+        wrong        the checksum of what the manifest tells of, where that is not the one that was asked for
 
 Whatever breaks off, the next try goes on where the files end, if the source is still what the manifest says. What an
 earlier boot left half-filled is begun anew: the disk may not have it as it was written.
@@ -54,6 +55,7 @@ class Filling:
     ) -> None:
         self._folder = folder
         self._part = folder / "part"
+        self._wrong = folder / "wrong"
         self._remote = remote
         self._checksum = checksum
         self._tell = tell
@@ -92,7 +94,10 @@ class Filling:
         manifest = Manifest(clock.boot_id(), entries, self._remote.is_file)
         if read_manifest(self._folder) != manifest:
             discard(self._part)
+            self._wrong.unlink(missing_ok=True)
             write_manifest(self._folder, manifest)
+        elif self._wrong.exists() and all(entry.version for entry in entries):
+            raise self._wrong_checksum(self._wrong.read_text())  # the same would come again
         self._part.mkdir(mode=0o755, exist_ok=True)
         return manifest
 
@@ -187,7 +192,11 @@ class Filling:
                 raise SourceAway(f"{self._remote.url} broke off in {entry.name}")
         if self._checksum and (found := checksum(self._part, manifest)) != self._checksum:
             discard(self._part)
-            raise WrongChecksum(f"{self._remote.url} is not what was asked for: its checksum is {found}")
+            self._wrong.write_text(found)
+            raise self._wrong_checksum(found)
+
+    def _wrong_checksum(self, found: str) -> WrongChecksum:
+        return WrongChecksum(f"{self._remote.url} is not what was asked for: its checksum is {found}")
 
     def _no_room(self) -> DiskFull:
         needed = f"{size_text(self._total)} are needed" if self._total else "it does not fit"

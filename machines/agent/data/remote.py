@@ -180,8 +180,9 @@ def _http_options(url: str, scheme: str, keys: Mapping[str, Any]) -> dict[str, A
         "timeout": aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENCE_SECONDS),
         "headers": headers,
     }
-    if "username" in keys:
-        client["auth"] = aiohttp.BasicAuth(str(keys["username"]), str(keys.get("password", "")))
+    if "username" in keys:  # not as the client's `auth`, which follows a redirect to another server
+        login = (str(keys["username"]), str(keys.get("password", "")))
+        headers["Authorization"] = aiohttp.encode_basic_auth(*login, encoding="utf-8")
     elif "token" in keys:
         headers["Authorization"] = f"Bearer {keys['token']}"
     proxy = None if proxy_bypass(urlsplit(url).hostname or "") else getproxies().get(scheme)
