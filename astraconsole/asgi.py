@@ -2,11 +2,13 @@
 
 import os
 from collections.abc import Callable
+from functools import partialmethod
 from typing import Any
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
+from daphne.http_protocol import WebRequest
 from django.conf import settings
 from django.urls import path, re_path
 
@@ -22,6 +24,9 @@ from machines.presence import watched  # noqa: E402
 from runs.consumers.event_stream import followed  # noqa: E402
 from runs.consumers.logs import LogConsumer, RunLogConsumer  # noqa: E402
 from runs.consumers.pages import GONE, RunConsumer, RunsConsumer, WorkerConsumer  # noqa: E402
+
+# Django reads forms. Twisted would too, before it, in memory, and answers a broken one by itself: 400, and not a word.
+WebRequest.__init__ = partialmethod(WebRequest.__init__, parsePOSTFormSubmission=False)
 
 
 async def nothing_here(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:

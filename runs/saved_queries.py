@@ -51,6 +51,11 @@ def schedules_for(access: Access) -> QuerySet[Schedule]:
     return found.select_related("namespace__cluster", "saved_by").order_by("name")
 
 
+def schedule_of(run: Run) -> Schedule | None:
+    """That started it; None also where it was removed meanwhile. No query for a run that bears no such label."""
+    return Schedule.objects.filter(firings__run=run).first() if "schedule" in run.labels else None
+
+
 def get_schedule(access: Access, name: str) -> Schedule:
     """Raises NotFound."""
     found = schedules_for(access).filter(name=name.replace("\0", "")).first()

@@ -93,7 +93,7 @@ OWN: dict[str, set[str]] = {
     "": {"GET"},
     "device": {"GET", "POST"},
     "account/tokens": {"GET", "POST"},
-    "account/tokens/<int:token_id>/revoke": {"POST"},
+    "account/tokens/<int:token_id>/revoke": {"GET", "POST"},
 }
 
 # An address that only leads to another, which then asks who it is.

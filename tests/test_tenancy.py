@@ -183,7 +183,11 @@ def test_the_tokens_page_revokes_a_token_and_does_not_show_it_again() -> None:
     ada = person("ada")
     token, _ = services.create_token(ada, "old laptop", NOW)
     client = signed_in(ada)
+    question = client.get(f"/account/tokens/{token.pk}/revoke").content.decode()
+    assert "Revoke the token old laptop?" in question
+    assert "old laptop" in client.get("/account/tokens").content.decode()
     assert client.post(f"/account/tokens/{token.pk}/revoke").url == "/account/tokens"
+    assert client.get(f"/account/tokens/{token.pk}/revoke").status_code == 404
     assert "old laptop" not in client.get("/account/tokens").content.decode()
 
 
@@ -191,6 +195,7 @@ def test_the_tokens_page_of_one_person_shows_nothing_of_another() -> None:
     token, _ = services.create_token(person("ada"), "adas laptop", NOW)
     sam = signed_in(person("sam"))
     assert "adas laptop" not in sam.get("/account/tokens").content.decode()
+    assert sam.get(f"/account/tokens/{token.pk}/revoke").status_code == 404
     assert sam.post(f"/account/tokens/{token.pk}/revoke").status_code == 404
     assert sam.post(f"/account/tokens/{10**30}/revoke").status_code == 404
 

@@ -26,7 +26,7 @@ def context_of(access: Access, **more: Any) -> dict[str, Any]:
 
 def ask(
     request: HttpRequest,
-    access: Access,
+    access: Access | None,
     *,
     section: tuple[str, str],
     question: str,
@@ -35,10 +35,10 @@ def ask(
     error: AstraError | None = None,
     **more: Any,
 ) -> HttpResponse:
-    """In a dialog, or as a page. `section`: the name and the route of the list that it is about; `back`: where Cancel
-    leads. The answer is a POST to where this was asked; `error`: why that was refused."""
-    context = context_of(
-        access, section=section, question=question, verb=verb, back=back, error=error, action=request.path, **more
-    )
+    """In a dialog, or as a page. `access`: None for what is no workspace's. `section`: the name and the route of the
+    list that it is about; `back`: where Cancel leads. The answer is a POST to where this was asked; `error`: why that
+    was refused."""
+    asked = {"section": section, "question": question, "verb": verb, "back": back, "error": error, **more}
+    context = {**(context_of(access) if access else {}), **asked, "action": request.path}
     template = "_ask.html" if is_partial(request) else "ask.html"
     return render(request, template, context, status=error.status if error else 200)

@@ -94,3 +94,11 @@ def get_member(access: Access, membership_id: int) -> Membership:
 def tokens_of(user: User) -> QuerySet[ApiToken]:
     """The person's tokens that still work, newest first."""
     return user.api_tokens.filter(revoked_at=None).order_by("-created_at", "-id")
+
+
+def get_token(user: User, token_id: int) -> ApiToken:
+    """One of the person's that still work. Raises NotFound."""
+    found = tokens_of(user).filter(pk=token_id).first()
+    if found is None:
+        raise NotFound("there is no such token")
+    return found

@@ -16,7 +16,7 @@ from astraconsole.tenancy.forms import LimitedTries, MemberForm, RoleForm, Token
 from astraconsole.tenancy.models import User
 from astraconsole.tenancy.pages import ask, context_of
 from astraconsole.tenancy.permissions import ROLE_CHOICES, Action
-from astraconsole.tenancy.queries import Access, get_access, get_member, members_of, tokens_of, workspaces_of
+from astraconsole.tenancy.queries import Access, get_access, get_member, get_token, members_of, tokens_of, workspaces_of
 from astraconsole.tenancy.services import add_member, change_role, create_token, remove_member, revoke_token
 
 
@@ -66,10 +66,23 @@ def tokens(request: HttpRequest) -> HttpResponse:
     return render(request, "tenancy/tokens.html", context, status=_status(form))
 
 
-@require_POST
+@require_http_methods(["GET", "POST"])
 def revoke(request: HttpRequest, token_id: int) -> HttpResponse:
-    revoke_token(signed_in(request), token_id, timezone.now())
-    return redirect("tokens")
+    user = signed_in(request)
+    if request.method == "POST":
+        revoke_token(user, token_id, timezone.now())
+        return redirect("tokens")
+    token = get_token(user, token_id)
+    return ask(
+        request,
+        None,
+        section=("API tokens", "tokens"),
+        question=f"Revoke the token {token.name}?",
+        consequence="Whatever uses it is refused from then on. There is no undo: make a new one instead.",
+        verb="Revoke token",
+        back=reverse("tokens"),
+        dangerous=True,
+    )
 
 
 @require_http_methods(["GET", "POST"])

@@ -14,7 +14,7 @@ from astraconsole.tenancy.pages import context_of
 from astraconsole.tenancy.queries import Access, get_access
 from astraconsole.web import is_partial
 from machines.images import shown_reference
-from runs import around, metrics, queries, receipts, sentences
+from runs import around, metrics, queries, receipts, saved_queries, sentences
 from runs.reference_queries import held_up
 from runs.scheduling.explain import is_for_good, is_for_room, what_it_takes
 from runs.scheduling.pending import pending_details
@@ -60,6 +60,7 @@ def _head(access: Access, run: "Run") -> dict[str, Any]:
         "using": None if ended else metrics.using_now(run.pk),
         "sentence": _sentence(run, failed),
         "held_up": held_up(run),
+        "schedule": saved_queries.schedule_of(run),
         "failed": failed,
         **_order_of_failure(run, failed, counts),
         "more_failed": counts.get(WorkerState.FAILED, 0) - 1,

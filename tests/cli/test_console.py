@@ -143,6 +143,14 @@ def test_the_examples_of_the_page_print_what_it_says(home: Path, console: Consol
 # ---- beyond the page ----
 
 
+def test_a_broken_form_is_answered_in_the_shape_of_every_error(console: Console) -> None:
+    headers = {"Authorization": f"Bearer {console.ready['token']}", "Content-Type": "multipart/form-data; boundary=x"}
+    url = f"{console.url}/api/v1/orgs/demo/workspaces/default/templates"
+    answer = httpx.post(url, headers=headers, content=b"--y\r\nbroken")
+    assert answer.status_code == 400
+    assert set(answer.json()) >= {"code", "message"}
+
+
 def test_a_login_that_is_denied_saves_nothing(home: Path, console: Console) -> None:
     process = start(home, console, "login", console.url)
     code = re.search(r"approve code (\S+)", process.stdout.readline())

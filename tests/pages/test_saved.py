@@ -103,6 +103,18 @@ def add(place: Place, name: str = "nightly") -> None:
     assert answer.status_code == 302, answer.content
 
 
+def test_a_run_leads_to_the_schedule_that_started_it_while_there_is_one(place: Place) -> None:
+    add(place)
+    schedules.run_now(place.access, Schedule.objects.get(name="nightly"), builders.T0)
+    run = f"/jobs/{place.cluster.slug}/nightly-1"
+    link = f'by the schedule <a href="{place.base}/schedules/nightly">nightly</a>'
+    assert link in place.get(run)
+    builders.submit(place.access, place.cluster, "other")
+    assert "by the schedule" not in place.get(f"/jobs/{place.cluster.slug}/other")
+    schedules.remove_schedule(place.access, Schedule.objects.get(name="nightly"), builders.T0)
+    assert "by the schedule" not in place.get(run)
+
+
 def test_a_schedule_is_made_shown_run_disabled_and_removed(place: Place) -> None:
     add(place)
     page = place.get("/schedules/nightly")
