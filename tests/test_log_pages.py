@@ -210,7 +210,7 @@ async def watching(user: User, position: str = "") -> AsyncIterator[WebsocketCom
     try:
         yield socket
     finally:
-        await socket.disconnect()
+        await socket.disconnect(timeout=DEADLINE)
         await in_database(lambda: None)
 
 

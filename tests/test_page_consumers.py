@@ -17,7 +17,7 @@ from tests.fleet import in_database
 from tests.world import World, make_world
 
 pytestmark = pytest.mark.django_db(transaction=True)
-SECONDS = 10
+SECONDS = 30
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def page_of(world: World, path: str, who: User | None = None) -> Websocket
 
 
 async def leave(socket: WebsocketCommunicator) -> None:
-    await socket.disconnect()
+    await socket.disconnect(timeout=SECONDS)
     await in_database(lambda: None)  # closes the connection of the thread that consumers read on
 
 

@@ -489,9 +489,9 @@ async def opens(address: str, user: User | None, origin: str = "http://localhost
     if user is not None:
         headers.append((b"cookie", f"sessionid={await session_of(user)}".encode()))
     communicator = WebsocketCommunicator(asgi.application, address, headers=headers)
-    connected, _ = await communicator.connect(timeout=5)
+    connected, _ = await communicator.connect(timeout=30)
     if connected:
-        await communicator.disconnect()
+        await communicator.disconnect(timeout=30)
     return connected
 
 

@@ -5,10 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from tests.browser.person import CHROMIUM, sign_in, somebody
+from tests.browser.person import CHROMIUM, SLOW, sign_in, somebody
 from tests.console import Console, running_console
+
+expect.set_options(timeout=SLOW)
 
 
 @pytest.fixture(scope="package")

@@ -84,7 +84,7 @@ async def test_open_websockets_are_counted_by_kind():
         await receive()
 
     socket = WebsocketCommunicator(counted(application), "/ws/o/acme/w/vision/jobs/c/r/log")
-    await socket.connect()
+    await socket.connect(timeout=30)
     assert open_sockets["log"] == 1
-    await socket.disconnect()
+    await socket.disconnect(timeout=30)
     assert open_sockets["log"] == 0
