@@ -23,7 +23,7 @@ from machines.orders import Order
 
 T = TypeVar("T")
 _numbers = itertools.count(1)
-DEADLINE_SECONDS = 10
+DEADLINE_SECONDS = 30
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 TOKEN = "the machine's token"
 

@@ -22,7 +22,7 @@ from tests.fleet import in_database
 from tests.world import World, make_world
 
 SSE, LINES = "text/event-stream", "application/x-ndjson"
-WAIT = 10  # seconds at most for what is to come
+WAIT = 30  # seconds at most for what is to come
 
 
 @pytest.fixture
