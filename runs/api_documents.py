@@ -13,7 +13,9 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 
 from astraconsole.histories import Moved
 from astraconsole.json_bodies import moment
+from machines.protocol import LOG_TAIL_BYTES
 from runs.debugging_documents import ReceiptDocument
+from runs.log_text import plain_text
 from runs.state_machine import is_ready
 
 if TYPE_CHECKING:
@@ -288,8 +290,11 @@ def worker_summary(
 
 
 def _failure(stored: dict[str, Any] | None) -> dict[str, Any] | None:
-    """In the order of its fields: the database keeps an order of its own."""
-    return {name: stored[name] for name in LastFailure.__annotations__} if stored is not None else None
+    """In the order of its fields: the database keeps an order of its own. The output without terminal codes."""
+    if stored is None:
+        return None
+    tail = plain_text(stored["log_tail"]).encode()[-LOG_TAIL_BYTES:].decode(errors="ignore")
+    return {name: stored[name] for name in LastFailure.__annotations__} | {"log_tail": tail}
 
 
 def _placement(worker: "Worker", gpus: Iterable["Gpu"]) -> dict[str, Any] | None:

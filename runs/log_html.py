@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from runs.log_errors import looks_like_error
-from runs.log_text import Line
+from runs.log_text import Line, display_lines
 
 LONG = 2000  # characters; such a line scrolls by itself
 
@@ -84,6 +84,12 @@ def line_html(line: Line, attempt: int, owner: Owner = ALONE, find: str = "", ki
     note = f' <small class="faint">… {escape(line.cut_note)}</small>' if line.is_cut else ""
     link = f'<a href="{owner.address_of(attempt, line.offset)}">{line.number or "·"}</a>'
     return f'<li id="{name}"{attributes}>{link}<span>{owner.html}{text_html(line, find)}{note}</span></li>'
+
+
+def tail_html(output: str) -> str:
+    """The last lines of a failure, to stand in a `pre`."""
+    lines = [(text_html(line), looks_like_error(line.text)) for line in display_lines(output.encode())]
+    return "".join(f'<span class="error">{html}</span>\n' if is_error else f"{html}\n" for html, is_error in lines)
 
 
 def mark_html(mark: Mark, owner: Owner = ALONE) -> str:

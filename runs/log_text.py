@@ -175,6 +175,11 @@ def display_lines(data: bytes, start: int = 0, line_max: int = LINE_MAX) -> list
     return [*lines, partial] if partial else lines
 
 
+def plain_text(output: str) -> str:
+    """Output as it looks, without colours."""
+    return "".join(f"{line.text}\n" for line in display_lines(output.encode()))
+
+
 def _decoded(raw: bytes, final: bool) -> str:
     """UTF-8 with replacement characters; a character that the end cuts is left out unless it is the line's `final`."""
     return codecs.getincrementaldecoder("utf-8")("replace").decode(raw, final)

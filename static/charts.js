@@ -44,6 +44,7 @@ class Charts {
     if (!this.data) return;
     const look = this.look();
     for (const chart of this.data.charts) this.drawOne(chart, look);
+    this.section.querySelector("[data-charts-table]:has(.empty)")?.remove(); // each chart says it in its place
   }
 
   // The colours of the page's own tokens, as they are now.
@@ -94,7 +95,7 @@ class Charts {
       hoverlabel: { bgcolor: look.surface, bordercolor: look.line, font: { color: look.ink, size: 12 } },
       showlegend: many,
       legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, font: { size: 11 }, maxheight: 60 },
-      xaxis: { ...axis, type: "date", range: [local(this.data.start), local(this.data.end)], hoverformat: "%-d %b %H:%M:%S", showspikes: true, spikemode: "across", spikethickness: 1, spikecolor: look.faint, spikedash: "solid", nticks: 5, tickformat: this.data.end - this.data.start > 2 * 86400e3 ? "%-d %b" : "%H:%M" },
+      xaxis: { ...axis, type: "date", range: [local(this.data.start), local(this.data.end)], hoverformat: "%-d %b %H:%M:%S", showspikes: true, spikemode: "across", spikethickness: 1, spikecolor: look.faint, spikedash: "solid", nticks: 5, tickformat: tickFormat(this.data.end - this.data.start) },
       yaxis: { ...axis, rangemode: "tozero", nticks: 5, ...scale.axis },
       uirevision: "kept",
     };
@@ -120,6 +121,11 @@ function trace(series, n, scale, look) {
     line: { width: series.bound ? 1 : 1.75, color: colour, dash: series.bound ? "dash" : DASHES[Math.floor(n / COLOURS) % DASHES.length] },
     marker: { size: 4 }, hovertemplate: scale.hover,
   };
+}
+
+function tickFormat(milliseconds) {
+  if (milliseconds > 2 * 86400e3) return "%-d %b";
+  return milliseconds > 600e3 ? "%H:%M" : "%H:%M:%S";
 }
 
 function lone(points) {

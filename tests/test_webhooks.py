@@ -85,6 +85,22 @@ def test_events_arrive_in_order_signed_and_of_the_kinds_that_were_chosen(world: 
     assert [delivery.state for delivery in webhooks.deliveries_of(webhook, 9)] == ["Delivered"] * 2
 
 
+def test_after_a_restore_by_the_book_new_events_are_sent_and_listed_first(world: World, receiver: Receiver) -> None:
+    webhook = hook(world, receiver, "run")
+    submit(world, "before")
+    deliver(webhook)
+    with connection.cursor() as cursor:  # as from a server that has counted further
+        for table in ("runs_transition", "machines_machineevent", "tenancy_auditevent"):
+            cursor.execute(f"UPDATE {table} SET tx = tx + 1000000000")
+        cursor.execute("UPDATE runs_webhook SET position = '1000000000.0.0', news_from = 1000000000")
+        cursor.execute((PROJECT / "docs/events.md").read_text().split("```sql\n")[1].split("```")[0])
+    submit(world, "after")
+    deliver(webhook)
+    assert [request.names for request in receiver.received] == [["before"], ["after"]]
+    newest = Caller(world, Role.VIEWER).get(f"{WORKSPACE}/events", kind="run").json()["items"]
+    assert [event["name"] for event in newest[:2]] == ["after", "before"]
+
+
 def test_what_is_not_taken_is_sent_again_as_it_was_before_anything_newer(world: World, receiver: Receiver) -> None:
     webhook = hook(world, receiver, "run")
     receiver.answers = [500, 302, 200]

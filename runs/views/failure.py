@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from django.urls import reverse
+from django.utils.safestring import SafeString, mark_safe
 
 from astraconsole.tenancy.permissions import Action
 from astraconsole.tenancy.queries import Access
 from machines import queries as machine_queries
 from runs import sizes
+from runs.log_html import tail_html
 from runs.sentences import Advice, Look, advice
 from runs.spec import RunSpec, load_spec, template_of
 from runs.state_machine import PLACED, WorkerState
@@ -38,7 +40,7 @@ class Failure:
     cause: str
     exit_code: int | None
     failed_at: datetime | None
-    log_tail: str
+    log_tail: SafeString
     advice: Advice | None
     further: Advice | None
     links: list[Link]
@@ -62,7 +64,7 @@ def failure_of(access: Access, run: "Run", worker: "Worker | None") -> Failure |
         for link in [_link(access, run, worker, look, failed_at)]
         if link is not None
     ]
-    tail = stored.get("log_tail", "")
+    tail = mark_safe(tail_html(stored.get("log_tail", "")))  # escaped line by line
     return Failure(worker, reason, cause if cause != reason else "", exit_code, failed_at, tail, about, further, links)
 
 
