@@ -89,7 +89,7 @@ SBATCH: Mapping[str, Option] = {
     **_table(V, "clusters/M", "choose the cluster with astra use ORG/WORKSPACE@CLUSTER"),
     **_table(N, "requeue", "a failed run is not started again; preempted work always is"),
     **_table(N, "no-requeue", "preempted work is always queued again"),
-    **_table(V, "signal", "no signal is sent ahead of the limit: SIGTERM at the limit, SIGKILL 30 s later"),
+    **_table(V, "signal", "no signal is sent ahead of the limit: SIGTERM at the limit, then SIGKILL"),
     **_table(V, "deadline time-min delay-boot", "the time limit decides"),
     **_table(V, "tmp", "disk space is not counted"),
     **_table(V, "ntasks-per-socket ntasks-per-core cores-per-socket threads-per-core", _LAYOUT),
