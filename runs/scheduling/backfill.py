@@ -11,6 +11,7 @@ import numpy as np
 
 from runs.scheduling.candidates import Candidates
 from runs.scheduling.ledger import Ints, Ledger, Take, bits_of, lowest_bits
+from runs.scheduling.packing import Looks, pack
 from runs.scheduling.types import Hold, Placement, Reservation
 from runs.scheduling.victims import ends_soon
 
@@ -115,7 +116,12 @@ class _Kept:
 
 
 def reserve(
-    run_id: int, workers: Sequence[Candidates], ends: Sequence[Release], without: Iterable[int], distinct: bool
+    run_id: int,
+    workers: Sequence[Candidates],
+    ends: Sequence[Release],
+    without: Iterable[int],
+    distinct: bool,
+    looks: Looks,
 ) -> Reserved | None:
     """The earliest time at which all workers fit together, and where; None if they do not even when all has ended.
 
@@ -123,7 +129,7 @@ def reserve(
     """
     first = workers[0]
     if any(other is not first for other in workers):
-        return _reserve_mixed(run_id, workers, ends, frozenset(without))
+        return _reserve_mixed(run_id, workers, ends, frozenset(without), looks)
     search = _Search(first, len(workers), distinct, set(without))
     if not search.run(ends):
         return None
@@ -216,18 +222,18 @@ class _Search:
 
 
 def _reserve_mixed(
-    run_id: int, workers: Sequence[Candidates], ends: Sequence[Release], without: Set[int]
+    run_id: int, workers: Sequence[Candidates], ends: Sequence[Release], without: Set[int], looks: Looks
 ) -> Reserved | None:
     """The same for workers of which none can stand for the others: they are placed as the pass would, on what is free
     once so many holds have ended. How many must is searched by halving."""
     ledger = workers[0].ledger
     too_few, enough = -1, len(ends)
-    rooms = _placed_after(ledger, workers, ends, without)
+    rooms = _placed_after(ledger, workers, ends, without, looks)
     if rooms is None:
         return None
     while enough - too_few > 1:
         middle = (too_few + enough) // 2
-        found = _placed_after(ledger, workers, ends[:middle], without)
+        found = _placed_after(ledger, workers, ends[:middle], without, looks)
         if found is None:
             too_few = middle
         else:
@@ -236,22 +242,39 @@ def _reserve_mixed(
 
 
 def _placed_after(
-    ledger: Ledger, workers: Sequence[Candidates], ended: Iterable[Release], without: Set[int]
+    ledger: Ledger, workers: Sequence[Candidates], ended: Iterable[Release], without: Set[int], looks: Looks
 ) -> dict[int, _Kept] | None:
     """The machines to keep, were these holds gone; None if not all workers fit then."""
     later = ledger.copy()
     _let_end(later, ended)
-    beside: dict[int, Candidates] = {}
-    kept: dict[int, _Kept] = {}
+    twins = {id(one): one.beside(later) for one in workers}
+    there = [twins[id(one)] for one in workers]
+    rows = _in_turn(later, there, without)
+    if rows is None and (packed := pack(there, looks, without)) is not None:
+        there, rows = [there[number] for number, _ in packed], [row for _, row in packed]
+    return None if rows is None else _keep(later, there, rows)
+
+
+def _in_turn(ledger: Ledger, workers: Sequence[Candidates], without: Set[int]) -> list[int] | None:
+    """The rows that one worker after another takes; the ledger stays as it is."""
+    mark, rows = ledger.mark(), []
     for one in workers:
-        candidates = beside.get(id(one)) or beside.setdefault(id(one), one.beside(later))
-        row = candidates.best(without, as_known=False)
+        row = one.best(without, as_known=False)
         if row is None:
-            return None
-        taken = later.choose(row, candidates.ask, candidates.place.kinds)
-        later.take(taken)
+            break
+        ledger.take(ledger.choose(row, one.ask, one.place.kinds))
+        rows.append(row)
+    ledger.undo_to(mark)
+    return rows if len(rows) == len(workers) else None
+
+
+def _keep(ledger: Ledger, workers: Sequence[Candidates], rows: Sequence[int]) -> dict[int, _Kept]:
+    kept: dict[int, _Kept] = {}
+    for one, row in zip(workers, rows, strict=True):
+        taken = ledger.choose(row, one.ask, one.place.kinds)
+        ledger.take(taken)
         bits = kept[row].gpu_bits if row in kept else 0
-        kept[row] = _Kept(bits | taken.gpu_bits, int(later.free_cpu[row]), int(later.free_memory[row]))
+        kept[row] = _Kept(bits | taken.gpu_bits, int(ledger.free_cpu[row]), int(ledger.free_memory[row]))
     return kept
 
 

@@ -16,9 +16,9 @@ from runs.scheduling.explain import is_for_good
 from runs.scheduling.forecast import at_once
 from runs.scheduling.ledger import Ledger
 from runs.scheduling.places import Places
-from runs.scheduling.planner import Rehearsed, rehearse
+from runs.scheduling.planner import rehearse
 from runs.scheduling.shapes import plan_workers, waiting_run
-from runs.scheduling.types import Ask, Snapshot, WaitingRun
+from runs.scheduling.types import Ask, Rehearsed, Snapshot, WaitingRun
 from runs.spec import RunSpec, load_spec
 from runs.units import counted, format_cores, format_duration, format_memory
 

@@ -173,3 +173,12 @@ class Claims:
     def _room(self, room: Take) -> Room:
         machine_id = self.ledger.machines[room.row].id
         return Room(machine_id, room.cpu_milli, room.memory_bytes, indexes(room.gpu_bits))
+
+
+def claimants(waiting: Iterable[WaitingRun]) -> dict[int, list[WaitingRun]]:
+    """Runs with a claim, by priority."""
+    found: dict[int, list[WaitingRun]] = {}
+    for run in waiting:
+        if run.claim is not None:
+            found.setdefault(run.priority, []).append(run)
+    return found

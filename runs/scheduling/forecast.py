@@ -11,10 +11,11 @@ from runs.scheduling.candidates import Candidates
 from runs.scheduling.explain import sentence
 from runs.scheduling.ledger import Ledger, Take, bits_of
 from runs.scheduling.ordering import Shares, in_order
+from runs.scheduling.packing import largest_first
 from runs.scheduling.places import Places
 from runs.scheduling.types import Ask, Placement, Refusal, Snapshot, WaitingRun
 from runs.scheduling.victims import ends_soon
-from runs.scheduling.whole import Whole, largest_first
+from runs.scheduling.whole import Whole
 from runs.units import counted
 
 STOP_SECONDS = 30.0

@@ -6,13 +6,14 @@ priority allows → reserve for the first that waits → say why not.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import NamedTuple
+from itertools import zip_longest
 
 from runs.scheduling import backfill, quota
 from runs.scheduling.candidates import Candidates
-from runs.scheduling.claims import Claims
+from runs.scheduling.claims import Claims, claimants
 from runs.scheduling.ledger import Ledger, indexes
 from runs.scheduling.ordering import Shares, in_order
+from runs.scheduling.packing import Looks, in_turn, largest_first, pack
 from runs.scheduling.places import Places
 from runs.scheduling.rank import beside_gpus
 from runs.scheduling.shapes import split_count
@@ -21,32 +22,24 @@ from runs.scheduling.types import (
     Placement,
     Plan,
     Refusal,
+    Rehearsed,
     Snapshot,
     SplitAsk,
     WaitingRun,
     WaitingWorker,
 )
-from runs.scheduling.whole import Whole, amounts_of, largest_first, rows_of_distinct_runs, size_of
+from runs.scheduling.whole import Whole, amounts_of, rows_of_distinct_runs
 
 PLACEMENTS_PER_PASS = 2000  # a pass ends here; the next follows at once
 _NO_ROWS: frozenset[int] = frozenset()
 
 
-class Rehearsed(NamedTuple):
-    """placements: what would be placed at once; refusal: why the rest, or all, would wait. reserved_from: when the
-    room of the run before it is needed, at the latest; infinite: never known; None: nothing is reserved."""
-
-    placements: list[Placement]
-    refusal: Refusal | None
-    reserved_from: float | None
-
-
 def make_plan(snapshot: Snapshot, now: float, placements_per_pass: int = PLACEMENTS_PER_PASS) -> Plan:
     """Who goes where, and why everybody else waits. `now`: Unix seconds. Equal snapshots give equal plans."""
     working = _Pass(snapshot, now, placements_per_pass)
-    claimants = _claimants(snapshot.waiting)
+    claiming = claimants(snapshot.waiting)
     for run in in_order(snapshot.waiting, working.shares):
-        working.claims.keep_stored(claimants.pop(run.priority, ()))
+        working.claims.keep_stored(claiming.pop(run.priority, ()))
         working.consider(run)
         if working.at_bound:
             break
@@ -57,9 +50,9 @@ def rehearse(snapshot: Snapshot, now: float, variants: Sequence[WaitingRun]) -> 
     """What would become of a waiting run, were it each of these, in its place in the queue. All have its id, priority,
     workspace and submission time."""
     working = _Pass(snapshot, now, PLACEMENTS_PER_PASS)
-    claimants = _claimants(snapshot.waiting)
+    claiming = claimants(snapshot.waiting)
     for run in in_order(snapshot.waiting, working.shares):
-        working.claims.keep_stored(claimants.pop(run.priority, ()))
+        working.claims.keep_stored(claiming.pop(run.priority, ()))
         if run.id == variants[0].id:
             break
         working.consider(run)
@@ -77,6 +70,7 @@ class _Pass:
         self.ledger = Ledger(snapshot.machines, snapshot.holds)
         self.places = Places(self.ledger)
         self.whole = Whole(self.places)
+        self.looks = Looks()
         self.shares = Shares(snapshot.machines, snapshot.namespaces, snapshot.holds)
         self.asks: dict[Ask, Candidates] = {}
         self.candidates: dict[int, Candidates] = {}  # by the identity of the ask
@@ -189,16 +183,8 @@ class _Pass:
         refusal = self._never(run)
         if refusal is not None:
             return [], refusal
-        mark, amount = self.ledger.mark(), quota.NOTHING
-        trial: list[Placement] = []
-        at_once = run.workers[: run.parallelism]
-        for worker in _in_turn(at_once) if run.gang else at_once:
-            placed = self._try(run, worker, amount)
-            if isinstance(placed, Refusal):
-                refusal = placed
-                break
-            trial.append(placed)
-            amount = amount.plus(len(placed.gpu_indexes), placed.cpu_milli, placed.memory_bytes)
+        mark, at_once = self.ledger.mark(), run.workers[: run.parallelism]
+        trial, refusal = self._try_whole(run, in_turn(at_once)) if run.gang else self._try_all(run, at_once)
         self._undo(run, mark, trial)
         if refusal is None:
             return trial, None
@@ -233,20 +219,41 @@ class _Pass:
         return next(iter(refused.values()), None)
 
     def _place_whole(self, run: WaitingRun, workers: Iterable[WaitingWorker], claimed: Set[int]) -> Refusal | None:
-        """All or nothing: tried in the ledger, and undone unless every worker fits. Largest first."""
-        mark, amount = self.ledger.mark(), quota.NOTHING
-        trial: list[Placement] = []
-        in_turn = _in_turn(workers)
-        for worker in in_turn:
-            placed = self._try(run, worker, amount)
-            if isinstance(placed, Refusal):
-                self._undo(run, mark, trial)
-                return self._gang_waits(run, [worker.ask for worker in in_turn], placed, len(trial), claimed)
-            trial.append(placed)
-            amount = amount.plus(len(placed.gpu_indexes), placed.cpu_milli, placed.memory_bytes)
+        """All or nothing: tried in the ledger, and undone unless every worker fits."""
+        mark, turn = self.ledger.mark(), in_turn(workers)
+        trial, refusal = self._try_whole(run, turn)
+        if refusal is not None:
+            self._undo(run, mark, trial)
+            return self._gang_waits(run, [worker.ask for worker in turn], refusal, len(trial), claimed)
         for placed in trial:
             self._grant(placed)
         return None
+
+    def _try_whole(self, run: WaitingRun, turn: list[WaitingWorker]) -> tuple[list[Placement], Refusal | None]:
+        """`_try_all`; where that finds no room, once more in the way that a search has found."""
+        mark = self.ledger.mark()
+        trial, refusal = self._try_all(run, turn)
+        if refusal is None or refusal.code != "queued" or all(worker.ask is turn[0].ask for worker in turn):
+            return trial, refusal
+        self._undo(run, mark, trial)
+        asked = self._candidates_beside if self._is_long(run) else self._candidates
+        packed = pack([asked(worker.ask) for worker in turn], self.looks)
+        if packed is None:
+            return trial, refusal
+        return self._try_all(run, [turn[number] for number, _ in packed], [row for _, row in packed])
+
+    def _try_all(
+        self, run: WaitingRun, workers: Sequence[WaitingWorker], rows: Sequence[int] = ()
+    ) -> tuple[list[Placement], Refusal | None]:
+        """Take room for these in the ledger, on these rows where they are given, up to the first that is refused."""
+        amount, trial = quota.NOTHING, list[Placement]()
+        for worker, row in zip_longest(workers, rows):
+            placed = self._try(run, worker, amount, row)
+            if isinstance(placed, Refusal):
+                return trial, placed
+            trial.append(placed)
+            amount = amount.plus(len(placed.gpu_indexes), placed.cpu_milli, placed.memory_bytes)
+        return trial, None
 
     def _gang_waits(self, run: WaitingRun, asks: list[Ask], refusal: Refusal, fit: int, claimed: Set[int]) -> Refusal:
         if refusal.code != "queued":
@@ -266,8 +273,10 @@ class _Pass:
             return self.whole.refuse_distinct(self._candidates(asks[0]), len(asks), of_run, self.rows_of_run[run.id])
         return self.whole.refuse(asks) if len(asks) > 1 else None
 
-    def _try(self, run: WaitingRun, worker: WaitingWorker, before: quota.Amount) -> Placement | Refusal:
-        """Take room for one worker in the ledger; `before`: what the same trial has taken already."""
+    def _try(
+        self, run: WaitingRun, worker: WaitingWorker, before: quota.Amount, row: int | None = None
+    ) -> Placement | Refusal:
+        """Take room for one worker in the ledger, on this row if one is given; `before`: what the trial has taken."""
         candidates, ask = self._candidates(worker.ask), worker.ask
         amount = before.plus(ask.gpus, ask.cpu_milli, ask.memory_bytes)
         refusal = quota.refuse(self.shares, run.namespace_id, run.id, amount)
@@ -279,7 +288,8 @@ class _Pass:
         if long:
             candidates = self._candidates_beside(ask)
         used_rows = self.rows_of_run.get(run.id)
-        row = candidates.best(used_rows or (), before is quota.NOTHING, run.claim is None)
+        if row is None:
+            row = candidates.best(used_rows or (), before is quota.NOTHING, run.claim is None)
         if row is None:
             return Refusal("queued", amounts_of(ask))
         if ask.node_fraction is not None:
@@ -353,7 +363,7 @@ class _Pass:
         # Claimed machines are not reserved as well: two promises of one room are none.
         without = self.rows_of_run.get(run.id, _NO_ROWS) | self.claims.rows()
         workers = [self._candidates(ask) for ask in asks]
-        return backfill.reserve(run.id, workers, ends, without, run.distinct_machines)
+        return backfill.reserve(run.id, workers, ends, without, run.distinct_machines, self.looks)
 
     def _grant(self, placed: Placement) -> None:
         self.placements.append(placed)
@@ -384,17 +394,3 @@ class _Pass:
             assert self.reserved is not None
             candidates = self.beside[id(ask)] = self._candidates(ask).beside(self.reserved.beside)
         return candidates
-
-
-def _in_turn(workers: Iterable[WaitingWorker]) -> list[WaitingWorker]:
-    """Of a gang the largest workers first."""
-    return sorted(workers, key=lambda worker: size_of(worker.ask))
-
-
-def _claimants(waiting: Iterable[WaitingRun]) -> dict[int, list[WaitingRun]]:
-    """Runs with a claim, by priority."""
-    found: dict[int, list[WaitingRun]] = {}
-    for run in waiting:
-        if run.claim is not None:
-            found.setdefault(run.priority, []).append(run)
-    return found

@@ -218,6 +218,15 @@ class Reservation(msgspec.Struct, frozen=True, gc=False):
     machine_ids: tuple[int, ...]
 
 
+class Rehearsed(msgspec.Struct, frozen=True, gc=False):
+    """placements: what would be placed at once; refusal: why the rest, or all, would wait. reserved_from: when the
+    room of the run before it is needed, at the latest; infinite: never known; None: nothing is reserved."""
+
+    placements: list[Placement]
+    refusal: Refusal | None
+    reserved_from: float | None
+
+
 class Plan(msgspec.Struct, frozen=True, gc=False):
     """Proposals; `apply` re-checks each and drops stale ones, which simply wait for the next pass.
 

@@ -13,13 +13,14 @@ import numpy as np
 from runs.scheduling.candidates import Candidates
 from runs.scheduling.feasible import count_gpus
 from runs.scheduling.ledger import Ledger
+from runs.scheduling.packing import Looks, largest_first, pack
 from runs.scheduling.places import Places
 from runs.scheduling.types import Ask, Hold, MachineView, Numbers, Refusal, WaitingRun
 
 
 class Whole:
     """What the machines of a pass hold at once when they are empty. For equal workers the answer is exact; different
-    ones are put there as the planner would, the largest first."""
+    ones are put there as the planner would (see `packing`)."""
 
     def __init__(self, places: Places) -> None:
         self._places, ledger = places, places.ledger
@@ -71,16 +72,6 @@ def rows_of_distinct_runs(waiting: Iterable[WaitingRun], holds: Iterable[Hold], 
     return rows
 
 
-def largest_first(asks: Iterable[Ask]) -> list[Ask]:
-    """In the order in which a gang's workers are placed: what is large finds room before what is small takes it."""
-    return sorted(asks, key=size_of)
-
-
-def size_of(ask: Ask) -> tuple[int, float, int, int]:
-    """What sorts larger asks first; a node fraction before amounts."""
-    return -ask.gpus, -(ask.node_fraction or 0), -ask.cpu_milli, -ask.memory_bytes
-
-
 def amounts_of(ask: Ask) -> Numbers:
     """What a worker waits for, as stored: it does not change while it waits."""
     if ask.node_fraction is not None:
@@ -106,6 +97,7 @@ class _Empty:
         self._candidates: dict[Ask, Candidates] = {}
         self._equal: dict[Ask, int] = {}
         self._mixed: dict[tuple[Ask, ...], int] = {}
+        self.looks = Looks()
 
     def fit(self, workers: Sequence[Ask]) -> int:
         """How many of these they hold at once, in this order."""
@@ -163,7 +155,8 @@ class _Empty:
             one.ledger.take(one.ledger.choose(row, ask, one.place.kinds))
             fitting += 1
         self._of(workers[0]).ledger.undo_to(0)
-        return fitting
+        packed = self.has(workers) and pack([self._of(ask) for ask in workers], self.looks)
+        return len(workers) if packed else fitting
 
 
 _WITHOUT_END = 2**31  # workers that ask for nothing
