@@ -75,6 +75,7 @@ class Live {
     socket.onmessage = changed;
     socket.onclose = () => {
       this.opened = false;
+      if (this.mark.dataset.how === "gone") return;
       this.say("polling", `every ${POLL_SECONDS} s`);
       setTimeout(() => this.connect(), this.wait * 1000 * (0.75 + Math.random() / 2));
       this.wait = Math.min(this.wait * 2, 30);
@@ -82,6 +83,7 @@ class Live {
   }
 
   say(how, text) {
+    if (this.mark.dataset.how === "gone") return;
     this.mark.dataset.how = how;
     this.mark.textContent = text;
     this.mark.title = how === "live" ? "Changes appear by themselves" : "No websocket gets through: this page asks for changes instead";
@@ -131,10 +133,24 @@ document.addEventListener("htmx:beforeSwap", (event) => {
     answers.delete(target.id);
     return;
   }
-  if (xhr.status >= 400) { event.detail.shouldSwap = false; return; } // the live mark tells; the next hint tries again
+  if (xhr.status >= 400) { // the live mark tells; the next hint tries again
+    event.detail.shouldSwap = false;
+    if (xhr.status === 404) gone();
+    return;
+  }
   if (answers.get(target.id) === xhr.responseText) event.detail.shouldSwap = false;
   answers.set(target.id, xhr.responseText);
+  event.detail.swapOverride = "keep";
 });
+
+// What the page is about was deleted: what it shows stays to be read, and nothing asks for it any more.
+function gone() {
+  for (const region of document.querySelectorAll("[data-live]")) delete region.dataset.live;
+  const mark = document.querySelector(".live");
+  mark.dataset.how = "gone";
+  mark.textContent = "deleted";
+  mark.title = "It is not here any more: this page shows how it was";
+}
 
 // ---- rows that were picked stay picked when their table is fetched again ----
 
@@ -222,6 +238,32 @@ function markInvalid() {
   }
 }
 
+// ---- what a press could not do is told, instead of put where its answer would stand ----
+
+document.addEventListener("htmx:beforeSwap", (event) => {
+  const { xhr, requestConfig } = event.detail;
+  if (xhr.status < 400 || !xhr.getResponseHeader("Content-Type")?.startsWith("application/json")) return;
+  event.detail.shouldSwap = false;
+  if (isPressed(requestConfig)) tell(JSON.parse(xhr.responseText).message);
+});
+
+document.addEventListener("htmx:sendError", (event) => {
+  if (isPressed(event.detail.requestConfig)) tell("The console cannot be reached. Try again");
+});
+
+function isPressed({ triggeringEvent }) {
+  return ["click", "submit"].includes(triggeringEvent?.type);
+}
+
+function tell(text) {
+  const toast = document.createElement("div");
+  toast.className = "toast error";
+  toast.setAttribute("role", "status");
+  toast.innerHTML = '<p></p><button class="button quiet small" type="button" data-dismiss>Close</button>';
+  toast.firstChild.textContent = text;
+  document.getElementById("toasts").append(toast);
+}
+
 // ---- theme, copying, toasts, keys ----
 
 const THEMES = ["auto", "light", "dark"];
@@ -243,7 +285,11 @@ function nextTheme(button) {
 
 async function copy(button) {
   const source = button.closest("[data-copies]").querySelector("pre, code");
-  await navigator.clipboard.writeText(source.textContent);
+  if (navigator.clipboard) await navigator.clipboard.writeText(source.textContent);
+  else { // by plain HTTP from another host there is none
+    getSelection().selectAllChildren(source);
+    document.execCommand("copy");
+  }
   const before = button.textContent;
   button.textContent = "Copied";
   setTimeout(() => { button.textContent = before; }, 1500);
