@@ -152,7 +152,7 @@ def take_all(ready: dict[str, str], out: Path) -> int:
         for look, (scheme, width) in LOOKS.items():
             wide += sum(pictures(browser, ready, out, look, scheme, width))
         browser.close()
-    print(f"{len(LOOKS) * (len(PAGES) + 4)} pictures in {out}; {wide} wider than their window")
+    print(f"{len(LOOKS) * (len(PAGES) + 6)} pictures in {out}; {wide} wider than their window")
     return 1 if wide else 0
 
 
@@ -227,11 +227,11 @@ def pictures(browser: Browser, ready: dict[str, str], out: Path, look: str, sche
     asked = httpx.post(f"{ready['url']}/api/v1/device/code", json={"host": "laptop-of-ada", "program": "astra 0.1.0"})
     page.goto(f"{ready['url']}/device?code={asked.json()['user_code']}")
     yield snap(page, out, "device-asked", look)
-    yield from forms(page, base, out, look)
+    yield from forms(page, base, ready["cluster"], out, look)
     context.close()
 
 
-def forms(page: Page, base: str, out: Path, look: str) -> Iterator[bool]:
+def forms(page: Page, base: str, cluster: str, out: Path, look: str) -> Iterator[bool]:
     """What only shows while somebody works with a page."""
     page.goto(f"{base}/new-run")
     texts = {"name": "Resnet50", "image": "nvcr.io/nvidia/pytorch:24.08-py3", "command": "python", "gpus": "64"}
@@ -252,6 +252,9 @@ def forms(page: Page, base: str, out: Path, look: str) -> Iterator[bool]:
     page.locator("[data-bulk]").get_by_role("button", name="Delete").click()
     page.locator("dialog[open]").wait_for()
     yield snap(page, out, "runs-bulk", look, whole=False)
+    page.goto(f"{base}/jobs/{cluster}/ddp-2")
+    page.locator("#failed-later summary").click()
+    yield snap(page, out, "run-failed-first", look)
 
 
 def snap(page: Page, out: Path, name: str, look: str, whole: bool = True) -> bool:

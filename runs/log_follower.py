@@ -74,6 +74,7 @@ class Batch:
     status: Status
     message: str = ""
     more: bool = False  # and can be read at once
+    oldest: bool = False  # nothing before the items is kept
 
 
 # ---- what a page shows first ----
@@ -93,7 +94,7 @@ async def last_lines(followed: Followed, number: int | None, timeout: float, lin
     if batch.items or batch.status == "ended" or earlier is None:
         return batch
     before = await _last_lines_of(followed, earlier, timeout, lines)
-    return replace(batch, items=[*before.items, _began(source)])
+    return replace(batch, items=[*before.items, _began(source)], oldest=before.oldest)
 
 
 async def _last_lines_of(followed: Followed, source: Source, timeout: float, lines: int) -> Batch:
@@ -103,7 +104,8 @@ async def _last_lines_of(followed: Followed, source: Source, timeout: float, lin
         return _unread(followed, Position(source.number), error, [])
     decoder = LineDecoder(tail.start, number=int(tail.start == 0))
     items = [*_opening(tail), *_decoded(decoder, tail.data, source.number)]
-    return _closed(followed, tail.ended, Batch(items, Position(source.number, decoder.place), "live"))
+    batch = Batch(items, Position(source.number, decoder.place), "live", oldest=tail.lost)
+    return _closed(followed, tail.ended, batch)
 
 
 async def lines_at(followed: Followed, number: int, offset: int, timeout: float) -> Batch:
@@ -116,11 +118,13 @@ async def lines_at(followed: Followed, number: int, offset: int, timeout: float)
         return _unread(followed, Position(number), error, [])
     skip = 0 if chunk.start == 0 else chunk.data.find(b"\n", 0, max(offset - chunk.start, 0)) + 1
     decoder = LineDecoder(chunk.start + skip, number=int(chunk.start == 0))
-    opening = [Item(number, Mark(f"{format_memory(chunk.start)} before this not kept"))] if chunk.start > start else []
     shown = _decoded(decoder, chunk.data[skip:], number)
     at = sum(item.content.offset <= offset for item in shown if isinstance(item.content, Line))
-    shown = shown[max(at - SHOWN_LINES // 2, 0) :][:SHOWN_LINES]
-    return Batch([*opening, *shown], Position(number, decoder.place), "ended", "the part around the linked line")
+    begin = max(at - SHOWN_LINES // 2, 0)
+    oldest = begin == 0 and chunk.start > start
+    opening = [Item(number, Mark(f"{format_memory(chunk.start)} before this not kept"))] if oldest else []
+    items = [*opening, *shown[begin:][:SHOWN_LINES]]
+    return Batch(items, Position(number, decoder.place), "ended", "the part around the linked line", oldest=oldest)
 
 
 def _unplaced(followed: Followed) -> Batch:

@@ -216,8 +216,13 @@ async def test_a_page_tells_that_older_output_is_not_kept(machines: LogMachines)
     source = a_source()
     machines.prints(source.attempt, (b"x" * 1023 + b"\n") * 4097)
     machines.drops_all_but(source.attempt, 1024**2)
-    page = shown(await last_lines(followed(source), None, 1))
-    assert page[0] == "— 3 MiB before this not kept —"
+    page = await last_lines(followed(source), None, 1)
+    linked = await lines_at(followed(source), source.number, 0, 1)
+    assert shown(page)[0] == shown(linked)[0] == "— 3 MiB before this not kept —"
+    assert page.oldest
+    assert linked.oldest
+    further = await lines_at(followed(source), source.number, 4 * 1024**2, 1)
+    assert not further.oldest
 
 
 async def test_output_faster_than_reading_is_skipped_with_a_word(machines: LogMachines) -> None:

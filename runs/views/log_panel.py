@@ -234,7 +234,7 @@ def _elsewhere(link: str, part: Part | None, around: bool, items: Sequence[Item]
         return {"earlier": "", "later": "", "latest": link if around else ""}
     (attempt, first), (newest, last) = lines[0], lines[-1]
     return {
-        "earlier": f"{link}attempt={attempt}&near={first - 1}" if first > 0 else "",
+        "earlier": f"{link}attempt={attempt}&near={first - 1}" if first > 0 and not part.batch.oldest else "",
         "later": f"{link}attempt={newest}&near={last}" if around else "",
         "latest": link if around else "",
     }

@@ -107,9 +107,7 @@ def test_the_last_lines_are_shown_as_in_a_log(place: Place) -> None:
     tail = "10%\r100%\n\x1b[31mred\x1b[0m <b> \u202e\nRuntimeError: lost\n"
     failed(place, "colourful", {"exit_code": 1, "log_tail": tail})
     panel = panel_of(place.get("/jobs/gpu-east/colourful"))
-    shown = (
-        '100%\n<span class="a-fg1">red</span> &lt;b&gt; ⟨U+202E⟩\n<span class="error">RuntimeError: lost</span>\n</pre>'
-    )
+    shown = '100%\n<span class="a-fg1">red</span> &lt;b&gt; ⟨U+202E⟩\n<span class="error">RuntimeError: lost</span>\n</span></pre>'
     assert shown in panel
 
 
