@@ -255,6 +255,9 @@ def test_a_here_document_that_the_shell_would_fill_in_cannot_be_submitted() -> N
     read = read_script("for n in 1 2; do\nsbatch -n2 <<E\n#!/bin/sh\n#SBATCH -c4\npython t.py $n\nE\ndone\n")
     assert understand(read).document()["cpus"] == 8
     assert read.cannot_run == "its job is in a here-document that the shell fills in first (python t.py $n)"
+    named = read_script("sbatch <<E\n#!/bin/sh\n#SBATCH -J lr_$lr -o $lr.out -c4\nE\n")
+    assert (understand(named).document()["cpus"], bool(named.cannot_run)) == (4, True)
+    assert read_script("sbatch -J a_$i -c2 x.sh").cannot_run == "the shell fills in its options first (-J a_$i)"
     assert faults("sbatch <<E\n#SBATCH --gpus=$n\nE\n") == ["line 2: --gpus=$n: the shell would fill this in first"]
     assert read_script("sbatch <<'E'\n#!/bin/sh\n#SBATCH -c4\necho $HOME\nE\n").cannot_run == ""
 

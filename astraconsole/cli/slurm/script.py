@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from astraconsole.cli.slurm.options import COMMAND_LINE, Given, Unknown, read_words
+from astraconsole.cli.slurm.options import CARRIED, COMMAND_LINE, Given, Unknown, read_words
 
 MAGIC = "#SBATCH"
 HETEROGENEOUS = "heterogeneous jobs are not supported: submit their parts as runs"
@@ -18,6 +18,7 @@ _CALL = re.compile(r"(?:^|[;&|(`{]|\bdo\b|\bthen\b|\belse\b)\s*sbatch(?=\s|$)")
 _EXPANSION = re.compile(r"(?<!\\)(?:\$\w|\$[({@*#?$!-]|`)")
 _COMMENTED = re.compile(r"\s*(#+\s*SBATCH)\s*(-.*)", re.IGNORECASE)
 _OTHERS = re.compile(r"(#(?:PBS|BSUB|\$))\s+(-.*)")  # of other schedulers
+_TEXTS = {"job-name", "chdir", "container-image", "export", "wrap"}  # options whose values are no quantities
 _HET = re.compile(r"\s*(?:hetjob|packjob)\b", re.IGNORECASE)
 
 
@@ -178,10 +179,13 @@ def _until(lines: Sequence[str], end: str, tabs: bool) -> Iterator[str]:
 
 
 def _refuse_expansions(script: Script) -> None:
-    """A value that the shell would fill in must not be read as something else."""
-    faults = [f"{given.where}: the shell would fill this in first" for given in script.given if "$" in given.value]
+    """A value that the shell would fill in must not be read as something else; of a mere text it does not matter."""
+    expanded = [given for given in script.given if "$" in given.value]
+    faults = [given for given in expanded if given.name in CARRIED and given.name not in _TEXTS]
     if faults:
-        raise Refused(faults)
+        raise Refused([f"{given.where}: the shell would fill this in first" for given in faults])
+    if expanded:
+        script.cannot_run = f"the shell fills in its options first ({expanded[0].text})"
 
 
 def _called(lines: Sequence[str]) -> Script | None:
