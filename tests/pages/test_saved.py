@@ -107,7 +107,7 @@ def test_a_run_leads_to_the_schedule_that_started_it_while_there_is_one(place: P
     add(place)
     schedules.run_now(place.access, Schedule.objects.get(name="nightly"), builders.T0)
     run = f"/jobs/{place.cluster.slug}/nightly-1"
-    link = f'by the schedule <a href="{place.base}/schedules/nightly">nightly</a>'
+    link = f'Started by the schedule <a href="{place.base}/schedules/nightly">nightly</a> for '
     assert link in place.get(run)
     builders.submit(place.access, place.cluster, "other")
     assert "by the schedule" not in place.get(f"/jobs/{place.cluster.slug}/other")
