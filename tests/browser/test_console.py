@@ -263,6 +263,16 @@ def brightness(page: Page) -> float:
     return sum(numbers) / 3 * (255 if "srgb" in colour else 1)
 
 
+def test_a_failures_last_lines_are_in_view_and_in_order(console: Console, page: Page) -> None:
+    script = "i=0; while [ $i -lt 40 ]; do i=$((i+1)); echo step $i; done; echo RuntimeError: lost; echo bye; exit 1"
+    console.submit("ends-badly", "sh", "-c", script, task_template={"restart_policy": "Never"})
+    console.wait_for("ends-badly", "Failed")
+    page.goto(run_page(console, "ends-badly"))
+    tail = page.get_by_label("Its last lines")
+    expect(tail.get_by_text("RuntimeError: lost", exact=True)).to_be_in_viewport(timeout=SLOW)
+    assert tail.inner_text().split("\n")[-4:-1] == ["step 40", "RuntimeError: lost", "bye"]
+
+
 def test_nothing_is_wider_than_a_small_phone(console: Console, browser: Browser, cookies: Any) -> None:
     name = "n" * 50  # wraps
     console.submit(name, "sh", "-c", "echo " + "wide" * 300 + "; exit 1", task_template={"restart_policy": "Never"})
