@@ -368,6 +368,12 @@ run: torchrun t.py
     assert {"secrets", "envs.B", "resources.use_spot", "resources.memory"} <= set(left_out(run))
 
 
+@pytest.mark.parametrize(("time", "seconds"), [("12:00:00", 43200), ("1-12:00:00", 129600), ("90", 5400), ("2h", 7200)])
+def test_a_time_is_read_as_the_command_line_reads_it(time: str, seconds: int) -> None:
+    run = imported(f"gpus: 1\nmem: 1Gi\ncpus: 1\ntime: {time}")
+    assert run.run["spec"]["task_template"]["time_limit_seconds"] == seconds
+
+
 def test_our_own_specification_is_printed_as_it_is() -> None:
     resources = "{cpu_cores: 0.5, memory_bytes: 1073741824}"
     text = f"metadata: {{name: a}}\nspec: {{task_template: {{image: i, requested_resources: {resources}}}}}"

@@ -81,6 +81,8 @@ def test_a_job_is_listed_cancelled_and_its_trap_runs(console: Console) -> None:
     console.wait_for(name, "Running")
     job = name.rpartition("-")[2]
     assert [line.split()[:2] for line in slurm(console, "squeue", "-j", job).stdout.splitlines()[1:]] == [[job, name]]
+    assert job in slurm(console, "squeue", "-u", "demo").stdout
+    assert len(slurm(console, "squeue", "-u", "somebody-else").stdout.splitlines()) == 1
     assert slurm(console, "scancel", job).returncode == 0
     console.wait_for(name, "Cancelled")
     assert console.logs(f"{name}-0").splitlines()[-1] == "bye"

@@ -15,12 +15,14 @@ HEADER = ("JOBID", "NAME", "USER", "ST", "WORKERS", "NODELIST(REASON)")
 
 @click.command("squeue")
 @click.option("--me", is_flag=True, help="Only your own.")
+@click.option("-u", "--user", default="", help="Only this person's.")
 @click.option("-n", "--name", default="", help="Only this job name or run.")
 @click.option("-j", "--jobs", default="", metavar="JOBID,…", help="Only these.")
 @as_json
-def command(me: bool, name: str, jobs: str, as_json: bool) -> None:
+def command(me: bool, user: str, name: str, jobs: str, as_json: bool) -> None:
     """The workspace's runs that have not ended, as Slurm shows jobs."""
-    chosen = [run for run in connect().every("jobs", state="active", mine=me) if _is_meant(run, name, jobs)]
+    active = connect().every("jobs", state="active", mine=me)
+    chosen = [run for run in active if _is_meant(run, name, jobs) and user in ("", run["metadata"]["created_by"])]
     if as_json:
         print_json(chosen)
         return

@@ -42,13 +42,14 @@ class Imported:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, and leaves floats and times as text."""
+    """Safe, and leaves floats and times as text: YAML 1.1 would read `12:00:00` as 43200."""
 
 
 _Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("float", "timestamp")]
+    first: [(tag, pattern) for tag, pattern in resolvers if tag.rpartition(":")[2] not in ("float", "timestamp", "int")]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
+_Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"[-+]?(?:0|[1-9][0-9]*)\Z"), list("-+0123456789"))
 
 
 def read_documents(text: str, loader: type[yaml.SafeLoader] = _Loader) -> list[dict[str, Any]]:
