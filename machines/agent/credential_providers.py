@@ -203,6 +203,8 @@ def _ask_vault(allowed: Allowed, source: CredentialSource) -> bytes:
         raise NotFetched(f"Vault has no secret {full}") from None
     except (hvac.exceptions.Forbidden, hvac.exceptions.Unauthorized):
         raise NotFetched(f"Vault denies this machine {full}") from None
+    except hvac.exceptions.VaultDown:  # HTTP 503
+        raise NotFetched(f"Vault at {access.address} is sealed, or not ready") from None
     except (hvac.exceptions.VaultError, requests.RequestException) as error:
         raise NotFetched(f"Vault at {access.address} does not answer: {type(error).__name__}") from None
     except (KeyError, TypeError, ValueError):

@@ -183,7 +183,7 @@ async def test_vault_that_denies_or_is_away_is_told_apart(machine, vault, tmp_pa
     assert await refusal(machine("vault", "hf", vault=access)) == "Vault denies this machine hf"
     (tmp_path / "token").write_text("vault-token")
     vault.sealed = True
-    assert "does not answer" in await refusal(machine("vault", "hf", vault=access))
+    assert "is sealed, or not ready" in await refusal(machine("vault", "hf", vault=access))
     away = {**access, "address": "http://127.0.0.1:1"}
     assert await refusal(machine("vault", "hf", vault=away)) == (
         "Vault at http://127.0.0.1:1 does not answer: ConnectionError"

@@ -305,6 +305,14 @@ def test_files_of_the_machine_are_copied_only_from_where_its_owner_allows(tmp_pa
     assert copying.files == {"sub/file": b"inside"}
 
 
+def test_a_folder_that_cannot_be_looked_at_is_told_and_no_failure_of_the_worker(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    roots = Roots([str(tmp_path)])
+    for source, words in ((f"{tmp_path}/loop", "symbolic links"), (f"{tmp_path}/{'a' * 300}", "File name too long")):
+        with pytest.raises(SourceAway, match=f"cannot be read on this machine: .*{words}"):
+            roots.folder(source)
+
+
 # ---- S3 --------------------------------------------------------------------------------------------------------------
 
 

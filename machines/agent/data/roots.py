@@ -1,6 +1,7 @@
 """What of this machine its owner lets drives be: folders below `--drive-root`, exports of file servers named there."""
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,15 +19,22 @@ class Roots:
     def folder(self, source: str) -> Path:
         """The real folder, links followed. Raises SourceRefused, SourceAway."""
         path = self.inside(source)
-        if not path.exists():
-            raise SourceAway(f"there is no folder {source} on this machine")
-        if not path.is_dir():
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            raise SourceAway(f"there is no folder {source} on this machine") from None
+        except OSError as error:
+            raise SourceAway(f"{source} cannot be read on this machine: {error.strerror}") from None
+        if not stat.S_ISDIR(mode):
             raise SourceRefused(f"{source} is no folder")
         return path
 
     def inside(self, source: str) -> Path:
-        """The real path of what is below a root. Raises SourceRefused, also where a link leads out."""
-        path = Path(os.path.realpath(source))
+        """The real path of what is below a root. Raises SourceRefused, also where a link leads out; SourceAway."""
+        try:
+            path = Path(os.path.realpath(source))
+        except OSError as error:  # of a link that may not be read, say
+            raise SourceAway(f"{source} cannot be read on this machine: {error.strerror}") from None
         if not any(path.is_relative_to(root) for root in self._folders):
             raise SourceRefused(f"this machine's owner has not allowed {source} (astra-agent --drive-root)")
         return path
