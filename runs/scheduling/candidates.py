@@ -31,14 +31,18 @@ class Candidates:
         self.can_ever = self.place.can_ever(ask)
         self.is_open = self.place.is_open(ask)
         self.full = self.place.full
+        self._need: Need | None = None
         self._looks = 0
         self._seen = 0
         self._without_room_at = -1  # how much had changed when there was none
         self._scores: NDArray[np.float64] | None = None
 
-    @cached_property
+    @property
     def need(self) -> Need:
-        return need_of(self.places.ledger, self.ask)
+        """No `cached_property`: that would give each of 10,000 of these a dictionary, for the collector to visit."""
+        if self._need is None:
+            self._need = need_of(self.places.ledger, self.ask)
+        return self._need
 
     @cached_property
     def never(self) -> Refusal:
@@ -77,7 +81,10 @@ class Candidates:
         return row
 
     def _first_look(self) -> int | None:
-        rows = np.flatnonzero(self.room() & self.ledger.connected)
+        room = self.room() & self.ledger.connected
+        if not self.ask.constraints.names:
+            room &= self.ledger.worth_a_look
+        rows = np.flatnonzero(room)
         return int(rows[self._score(rows).argmin()]) if rows.size else None
 
     def _look_again(self, without: Collection[int]) -> int | None:

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from runs.scheduling.idle import Idle
 from runs.scheduling.rank import Beside, all_stranded, stranded
 from runs.scheduling.types import Ask, GpuView, Hold, MachineView
 
@@ -47,6 +48,7 @@ class Ledger:
         self.changes: list[int] = []
         self._missing: dict[tuple[str, ...], NDArray[np.float64]] = {(): np.zeros(len(machines))}
         self._takes: list[Take] = []
+        self._idle: Idle | None = None
         self._load_gpus(machines)
         self._load_holds(holds)
         self.free_gpus: Ints = np.zeros_like(self.gpus)  # by (kind, row)
@@ -179,6 +181,20 @@ class Ledger:
             make_of[row] = numbers[key]
         return make_of, firsts
 
+    @property
+    def worth_a_look(self) -> Mask:
+        """Without idle machines that another one, before them, is equal to in all but its name."""
+        if self._idle is None:
+            kinds = [
+                (make, one.labels, one.runs_containers, one.data, one.connected, one.ready, one.cordoned)
+                for make, one in zip(self.makes[0].tolist(), self.machines, strict=True)
+            ]
+            all_free = (self.free_cpu == self.cpu_milli) & (self.free_memory == self.memory_bytes)
+            self._idle = Idle(
+                kinds, [free and not held for free, held in zip(all_free.tolist(), self.held, strict=True)]
+            )
+        return self._idle.worth_a_look
+
     def needs(self, ask: Ask, row: int) -> tuple[int, int]:
         """(cpu_milli, memory_bytes) of the ask on this machine, a node fraction resolved."""
         if ask.node_fraction is None:
@@ -216,7 +232,7 @@ class Ledger:
         self.held[row] = held
         self._count_gpus(row)
         self._count_stranded(row)
-        self.changes.append(row)
+        self._note(row)
 
     def copy(self) -> "Ledger":
         """Another ledger of the same machines, as free as this one is now."""
@@ -225,7 +241,7 @@ class Ledger:
         twin.free_cpu, twin.free_memory = self.free_cpu.copy(), self.free_memory.copy()
         twin.free_gpus, twin.free_gpus_in_all = self.free_gpus.copy(), self.free_gpus_in_all.copy()
         twin.stranded = self.stranded.copy()
-        twin.held, twin.changes, twin._takes = list(self.held), [], []
+        twin.held, twin.changes, twin._takes, twin._idle = list(self.held), [], [], None
         return twin
 
     def mark(self) -> int:
@@ -248,7 +264,12 @@ class Ledger:
             self.held[row] ^= taken.gpu_bits
             self._count_gpus(row)
         self._count_stranded(row)
+        self._note(row)
+
+    def _note(self, row: int) -> None:
         self.changes.append(row)
+        if self._idle is not None:
+            self._idle.touch(row)
 
 
 def lowest_bits(bits: int, count: int) -> int:

@@ -271,3 +271,22 @@ def test_what_is_said_of_makes_of_machine_holds_for_every_machine(snapshot: Snap
     assert place.is_open(ask) == any(at > Level.AVAILABLE for at in refused_at)
     fits = [row for row, at in enumerate(refused_at) if at > Level.ROOM]
     assert list(np.flatnonzero(Candidates(Places(ledger), ask).room() & ledger.connected)) == fits
+
+
+@given(snapshots(), st.lists(asks, min_size=1, max_size=4), st.sets(st.integers(0, 3)))
+@settings(max_examples=150)
+def test_a_first_look_that_skips_idle_machines_of_a_kind_finds_the_same_as_a_whole_one(
+    snapshot: Snapshot, wanted: list[Ask], alike: set[int]
+) -> None:
+    twins = [msgspec.structs.replace(m, id=m.id + 10, name=f"t{m.id}") for m in snapshot.machines if m.id in alike]
+    ledger = Ledger((*snapshot.machines, *twins, *twins), snapshot.holds)
+    places = Places(ledger)
+    for ask in wanted:
+        candidates = Candidates(places, ask)
+        row, again = candidates.best(as_known=False), candidates.best(as_known=False)
+        assert row == again
+        if row is not None:
+            ledger.take(ledger.choose(row, ask, candidates.place.kinds))
+    ledger.undo_to(0)
+    candidates = Candidates(places, wanted[0])
+    assert candidates.best(as_known=False) == candidates.best(as_known=False)
