@@ -3,11 +3,13 @@
 Jobs: `job, submit_s, duration_s`, then `gpus`, `gpu_model` (`A|B`: either), `cpu`/`cpu_per_node`, `mem_bytes`, `nodes`
 as far as the file has them, and `walltime_limit_s`. Amounts are the job's total, but for `cpu_per_node`. Empty: none. A
 share of a GPU (`gpu_milli`) counts as the whole GPU that `gpus` says. Machines: `name, gpus, cpu, mem_bytes`; without
-cores or memory: no limit. What cannot be read raises TraceError, which names the line and the column.
+cores or memory: no limit. Empty lines and those that begin with # are passed over. What cannot be read raises
+TraceError, which names the line and the column.
 """
 
+import csv
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 from runs.names import WORKERS_MAX
@@ -15,19 +17,44 @@ from runs.scheduling.simulator import Job
 from runs.scheduling.types import ANYWHERE, Ask, Constraints, GpuView, MachineView
 
 Row: TypeAlias = Mapping[str, str | None]
+Rows: TypeAlias = Iterable[tuple[int, Row]]  # each with its line's number
 PLENTY = 2**40
 MOST = 2.0**53  # of anything: what floating point still counts exactly
 GPUS_MAX = 1024  # of one machine
+MACHINES_MAX = 100_000
 
 
 class TraceError(ValueError):
     """A file that is no trace, in a sentence."""
 
 
-def read_machines(rows: Iterable[Row]) -> list[MachineView]:
-    machines = []
-    for number, row in enumerate(rows):
-        line = _Line(number + 2, row)
+def rows_of(lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
+    """What a file says, row by row, under the names of its first line."""
+    numbers: list[int] = []
+
+    def said() -> Iterator[str]:
+        for number, line in enumerate(lines, 1):
+            if line.strip() and not line.startswith("#"):
+                numbers.append(number)
+                yield line
+
+    reader = csv.DictReader(said(), skipinitialspace=True, strict=True)
+    names = reader.fieldnames or ()
+    if twice := [name for place, name in enumerate(names) if name in names[:place]]:
+        raise TraceError(f"line {numbers[0]}: the column {twice[0]} is named twice")
+    for row in reader:
+        at = numbers[reader.line_num - 1]
+        if None in row:
+            raise TraceError(f"line {at}: more fields than the {len(names)} columns that the first line names")
+        yield at, row
+
+
+def read_machines(rows: Rows) -> list[MachineView]:
+    machines: list[MachineView] = []
+    for at, row in rows:
+        line, number = _Line(at, row), len(machines)
+        if number == MACHINES_MAX:
+            raise TraceError(f"there are more than {MACHINES_MAX:,} machines")
         count = line.whole("gpus", GPUS_MAX)
         gpus = tuple(GpuView(index, row.get("gpu_model") or "GPU", 0) for index in range(count))
         cpu_milli = int((line.number("cpu") or PLENTY) * 1000)
@@ -39,13 +66,13 @@ def read_machines(rows: Iterable[Row]) -> list[MachineView]:
 
 
 def equal_machines(count: int, gpus: int) -> list[MachineView]:
-    return read_machines({"name": f"n{number}", "gpus": str(gpus)} for number in range(count))
+    return read_machines((number + 2, {"name": f"n{number}", "gpus": str(gpus)}) for number in range(count))
 
 
-def read_jobs(rows: Iterable[Row], machines: Sequence[MachineView]) -> list[Job]:
+def read_jobs(rows: Rows, machines: Sequence[MachineView]) -> list[Job]:
     jobs = []
-    for number, row in enumerate(rows):
-        line = _Line(number + 2, row)
+    for at, row in rows:
+        line = _Line(at, row)
         limit = line.number("walltime_limit_s") if line.has("walltime_limit_s") else None
         submitted, duration = line.number("submit_s", needed=True), line.number("duration_s", needed=True)
         jobs.append(Job(line.text("job"), submitted, duration, _asks(line, machines), limit))

@@ -49,13 +49,13 @@ def test_a_cluster_is_filled_until_as_much_is_asked_for_as_there_is() -> None:
 
 
 def test_amounts_above_a_machines_are_spread_over_whole_machines() -> None:
-    machines = read_machines([{"name": "n", "gpus": "8", "cpu": "80", "mem_bytes": "1000"}])
+    machines = read_machines([(2, {"name": "n", "gpus": "8", "cpu": "80", "mem_bytes": "1000"})])
     base = {"job": "a", "submit_s": "0", "duration_s": "1"}
     rows = [base | {"gpus": "20"}, base | {"nodes": "2", "cpu_per_node": "100", "mem_bytes": "4000"}]
-    large, wide = read_jobs(rows, machines)
+    large, wide = read_jobs(enumerate(rows, 2), machines)
     assert large.asks == (Ask(8),) * 3
     assert wide.asks == (Ask(0, 80_000, 1000),) * 4
-    (split,) = read_jobs([base | {"nodes": "2", "cpu": "24", "gpus": "4", "mem_bytes": "100"}], machines)
+    (split,) = read_jobs([(2, base | {"nodes": "2", "cpu": "24", "gpus": "4", "mem_bytes": "100"})], machines)
     assert split.asks == (Ask(2, 12_000, 50),) * 2
 
 
@@ -84,6 +84,10 @@ HEAD = "job,submit_s,duration_s,gpus,cpu,mem_bytes,nodes,walltime_limit_s"
         (f"{HEAD}\na,0,10,1,1,1,0", "the trace: line 2: nodes must be at least 1"),
         (f"{HEAD}\na,0,10,1000000", "the trace: line 2: the job needs 125,000 workers, more than a run may have"),
         (f"{HEAD}\n,0,10", "the trace: line 2: job is empty"),
+        (f"# seen in May\n\n{HEAD}\n# and in June\n\na,0,10,1\nb,0", "the trace: line 7: duration_s is empty"),
+        (f"{HEAD}\na,0,10,1,1,1,1,9,9", "the trace: line 2: more fields than the 8 columns that the first line names"),
+        ("job,submit_s,duration_s,job\na,0,10,b", "the trace: line 1: the column job is named twice"),
+        (f'{HEAD}\n"a,0,10', "the trace: unexpected end of data"),
         ("\0\0\n\0", "the trace: "),
     ],
 )
@@ -96,9 +100,27 @@ def test_a_file_that_is_no_trace_is_refused_with_the_line_and_the_column(tmp_pat
 
 
 @pytest.mark.parametrize(
+    "trace",
+    [
+        "job,submit_s,duration_s,gpus\r\na,0,10,1\r\nb,5,10,16\r\n",
+        "\ufeffjob, submit_s, duration_s, gpus\na, 0, 10, 1\nb, 5, 10, 16",
+        "# from elsewhere\n\njob,submit_s,duration_s,gpus\n\na,0,10,1\n# a comment\nb,5,10,16\n\n",
+    ],
+)
+def test_line_ends_marks_spaces_and_comments_do_not_matter(capsys, tmp_path: Path, trace: str) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_bytes(trace.encode())
+    call_command("simulate", str(path), nodes="2x8")
+    told = capsys.readouterr().out
+    assert "2 jobs" in told
+    assert "wait: mean        2 s" in told
+
+
+@pytest.mark.parametrize(
     ("nodes", "told"),
     [
         ("0x8", "there are no machines"),
+        ("100001x1", "there are more than 100,000 machines"),
         ("2x9999", "line 2: gpus must be a whole number up to 1,024: '9999'"),
         ("no-such-file.csv", "No such file or directory"),
     ],
@@ -128,5 +150,5 @@ def test_a_job_too_large_for_all_machines_together_never_starts_and_holds_nobody
 
 def test_more_jobs_at_once_than_a_pass_grants_all_start_at_once() -> None:
     jobs = [Job(f"j{number}", 0, 10, (Ask(cpu_milli=1),)) for number in range(4100)]
-    outcomes = simulate(jobs, read_machines([{"name": "n", "cpu": "64"}])).outcomes
+    outcomes = simulate(jobs, read_machines([(2, {"name": "n", "cpu": "64"})])).outcomes
     assert {outcome.wait for outcome in outcomes} == {0}

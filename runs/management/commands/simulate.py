@@ -16,7 +16,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from runs.scheduling.saturation import saturate
 from runs.scheduling.simulator import Job, Outcome, simulate, summarise
-from runs.scheduling.traces import equal_machines, read_jobs, read_machines
+from runs.scheduling.traces import equal_machines, read_jobs, read_machines, rows_of
 from runs.scheduling.types import MachineView
 
 
@@ -41,8 +41,8 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         with _told("the machines"):
             machines = _machines(options["nodes"])
-        with _told("the trace"), options["trace"].open(newline="") as file:
-            jobs = read_jobs(islice(csv.DictReader(file), options["jobs"]), machines)
+        with _told("the trace"), options["trace"].open(newline="", encoding="utf-8-sig") as file:
+            jobs = read_jobs(islice(rows_of(file), options["jobs"]), machines)
         if options["saturate"]:
             if not any(machine.gpus for machine in machines) or not any(job.asks[0].gpus for job in jobs):
                 raise CommandError("--saturate counts GPUs: the machines have none, or no job asks for one")
@@ -86,8 +86,8 @@ def _machines(text: str) -> list[MachineView]:
     count, _, gpus = text.partition("x")
     if count.isdecimal() and gpus.isdecimal():
         return equal_machines(int(count), int(gpus))
-    with Path(text).open(newline="") as file:
-        return read_machines(csv.DictReader(file))
+    with Path(text).open(newline="", encoding="utf-8-sig") as file:
+        return read_machines(rows_of(file))
 
 
 @contextmanager
