@@ -14,7 +14,7 @@ printed.
 import asyncio
 import os
 import re
-import signal
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,6 +25,7 @@ import hvac.exceptions
 import msgspec
 import requests
 
+from machines.agent.spawning import kill, spawn
 from machines.orders import CredentialSource
 
 VALUE_BYTES = 1024 * 1024
@@ -157,16 +158,7 @@ async def _run_command(allowed: Allowed, source: CredentialSource) -> bytes:
     org, _, workspace = source.place.partition("/")
     environment = {**os.environ, "ASTRA_ORG": org, "ASTRA_WORKSPACE": workspace, "ASTRA_CREDENTIAL": source.name}
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv,
-            *([argument] if argument else []),
-            env=environment,
-            cwd="/",
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        process = await spawn([*argv, *([argument] if argument else [])], environment, errors=subprocess.DEVNULL)
     except OSError as error:
         raise NotFetched(f"the command {name} cannot be run: {error.strerror}") from None
     assert process.stdout is not None
@@ -176,8 +168,7 @@ async def _run_command(allowed: Allowed, source: CredentialSource) -> bytes:
             value += more
         code = await process.wait() if len(value) <= VALUE_BYTES else 0
     finally:
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        kill(process)
     if code:
         raise NotFetched(f"the command {name} ended with code {code}")
     return value

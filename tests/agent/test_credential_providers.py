@@ -1,12 +1,13 @@
 """Where a machine may fetch credentials: what its owner's file allows, and nothing else."""
 
-import asyncio
 import json
 
 import pytest
 
 from machines.agent.credential_providers import NotFetched, Providers
 from machines.orders import CredentialSource
+from tests.agent.agents import eventually
+from tests.console import processes_of
 from tests.vault import Vault
 
 
@@ -135,15 +136,9 @@ async def test_a_program_that_fails_tells_its_code_and_nothing_that_it_printed(m
 
 async def test_a_program_that_never_ends_is_given_up(machine, monkeypatch, tmp_path):
     monkeypatch.setattr("machines.agent.credential_providers.FETCH_SECONDS", 0.3)
-    commands = {"hangs": ["/bin/sh", "-c", f"echo $$ > {tmp_path}/pid; sleep 1000 & wait"]}
+    commands = {"hangs": ["/bin/sh", "-c", f": {tmp_path}; (: {tmp_path}; sleep 1000; :) & wait"]}
     assert "did not answer within" in await refusal(machine("command", "hangs", commands=commands))
-    pid = (tmp_path / "pid").read_text().strip()
-    for _ in range(500):
-        if not (tmp_path.__class__("/proc") / pid / "exe").exists():
-            break
-        await asyncio.sleep(0.01)
-    else:
-        raise AssertionError("it still runs")
+    await eventually(lambda: processes_of(tmp_path, parent=-1) == [])
 
 
 async def test_endless_output_is_cut_off(machine):

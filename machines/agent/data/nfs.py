@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from machines.agent.data.problems import SourceAway
+from machines.agent.spawning import kill, spawn
 
 MOUNT_SECONDS = 60
 OPTIONS = "nosuid,nodev"
@@ -43,17 +44,15 @@ def _place(folder: Path) -> Path:
 async def _mount(export: str, path: Path, read_only: bool) -> None:
     options = f"{OPTIONS},ro" if read_only else OPTIONS
     try:
-        process = await asyncio.create_subprocess_exec(
-            "mount", "-t", "nfs", "-o", options, export, str(path),
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+        process = await spawn(["mount", "-t", "nfs", "-o", options, export, str(path)], errors=subprocess.STDOUT)
     except OSError as error:
         raise SourceAway(f"this machine cannot mount {export}: {error.strerror}") from error
     try:
         output, _ = await asyncio.wait_for(process.communicate(), MOUNT_SECONDS)
     except TimeoutError:
-        process.kill()
         raise SourceAway(f"{export} does not answer") from None
+    finally:
+        kill(process)
     if process.returncode:
         words = " ".join(output.decode(errors="replace").split())
         raise SourceAway(f"{export} cannot be mounted: {words[:300]}")
