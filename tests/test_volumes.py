@@ -189,7 +189,7 @@ def test_a_drives_page_shows_each_machine_with_a_bar_or_its_error(world: World) 
     row = told(world, "imagenet", "Filling", done_bytes=40 * 2**30, total_bytes=100 * 2**30)
     page = signed_in(world, Role.VIEWER).get(f"{PAGES}/drives/imagenet").content.decode()
     assert '<progress max="100" value="40"' in page
-    assert "40 % of 100 GiB" in page
+    assert "40 GiB of 100 GiB · 40 %" in page
     row.state, row.message = "Failed", "this machine's disk is full"
     row.save()
     page = signed_in(world, Role.VIEWER).get(f"{PAGES}/drives/imagenet").content.decode()
