@@ -321,6 +321,13 @@ def test_the_list_of_gpus_tells_model_use_health_and_holder(client, world, attem
     assert [index for _, index in items] == sorted(index for _, index in items)
 
 
+def test_gpu_10_stands_after_gpu_9(client, world):
+    for name in ("gpu-10", "gpu-9", "gpu-1"):
+        make.machine(world.cluster, name, gpus=1)
+    found = client.get(f"{API}/gpus", **world.bearer(Role.VIEWER)).json()["items"]
+    assert [gpu["machine"] for gpu in found] == ["gpu-1", "gpu-9", "gpu-10"]
+
+
 def test_another_workspaces_run_is_not_named(client, world, attempt):
     nlp = API.replace("vision", "nlp")
     found = client.get(f"{nlp}/gpus", **world.bearer(world.neighbour)).json()["items"]
