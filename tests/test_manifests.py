@@ -291,6 +291,7 @@ def test_several_documents_give_several_runs_and_name_what_is_none() -> None:
         ("", "the file is empty"),
         ("- a\n", "a manifest is an object with fields"),
         ("a: [\n", "not YAML: "),
+        ("kind: Job\nspec: {a: 1, b: 2, a: 3}", "the field a is there twice"),
         ("kind: Job\nspec: {parallelism: {{ .Values.n }} }", "render it first (.Values.n)"),
         ("kind: Job\nmetadata: {name: '{{ name }}'}\nspec: {}", "render it first (name)"),
         ("kind: Deployment\nspec: {}", "Deployment: no run comes of it. Known are Kubernetes Job and Pod"),

@@ -42,7 +42,17 @@ class Imported:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe, and leaves floats and times as text: YAML 1.1 would read `12:00:00` as 43200."""
+    """Safe, and leaves floats and times as text: YAML 1.1 would read `12:00:00` as 43200. No field is there twice."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value != "<<":
+                if key.value in seen:
+                    told = f"the field {key.value} is there twice"
+                    raise yaml.constructor.ConstructorError(None, None, told, key.start_mark)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep=deep)
 
 
 _Loader.yaml_implicit_resolvers = {
