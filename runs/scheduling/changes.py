@@ -48,7 +48,8 @@ class Question(NamedTuple):
 
 def changes_that_start(question: Question) -> list[Change]:
     """Of each kind of change the smallest that would have the run start at once; where it can never run as it is, the
-    smallest that would at least let it."""
+    smallest that would at least let it. Tried as they are followed: this run stopped, the new one the youngest."""
+    question = _anew(question)
     before = rehearse(question.snapshot, question.now, [question.run])[0]
     tries = [(kind, key) for kind, keys in _keys(question, before) for key in keys]
     variants = [(kind, key, run) for kind, key in tries if (run := _variant(question, key)) is not None]
@@ -67,6 +68,13 @@ def changes_that_start(question: Question) -> list[Change]:
         elif hopeless and result.refusal is not None and not is_for_good(result.refusal.code):
             possible.setdefault(kind, Change(key, label(question.stored, key), "can run, when there is room"))
     return list((possible | found).values())
+
+
+def _anew(question: Question) -> Question:
+    """The run submitted again, and the first one gone."""
+    run = msgspec.structs.replace(question.run, queued_at=question.now, again=False, claim=None)
+    others = (other for other in question.snapshot.waiting if other.id != run.id)
+    return question._replace(run=run, snapshot=msgspec.structs.replace(question.snapshot, waiting=(*others, run)))
 
 
 def changed(stored: Mapping[str, Any], key: str) -> dict[str, Any]:

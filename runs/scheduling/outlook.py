@@ -11,7 +11,7 @@ from runs.scheduling.explain import is_for_good, sentence
 from runs.scheduling.forecast import at_once, later, never, starts_by
 from runs.scheduling.load import load_snapshot
 from runs.scheduling.ordering import Shares
-from runs.scheduling.pending import ESTIMATED_AHEAD, runs_ahead
+from runs.scheduling.pending import ESTIMATED_AHEAD, queue_around
 from runs.scheduling.planner import rehearse
 from runs.scheduling.shapes import waiting_run
 from runs.scheduling.types import Refusal, Snapshot, WaitingRun, WorkerShape
@@ -48,7 +48,7 @@ def outlook(namespace: Namespace, spec: RunSpec, planned: Sequence[WorkerShape] 
 
 def _later(namespace: Namespace, snapshot: Snapshot, run: WaitingRun, now: datetime) -> str:
     shares = Shares(snapshot.machines, snapshot.namespaces, snapshot.holds)
-    ahead = runs_ahead(namespace.cluster_id, shares, namespace.id, run.priority, now)
+    ahead, _ = queue_around(namespace.cluster_id, shares, namespace.id, run.priority, now)
     if ahead > ESTIMATED_AHEAD:
         return f"waits behind {ahead} runs"
     queue = load_snapshot(namespace.cluster_id, about=0, from_priority=run.priority)

@@ -5,7 +5,7 @@ Counts only: no other run is ever named.
 
 import math
 from datetime import datetime
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from astraconsole.sql import fetch
 from runs.models import Run
@@ -68,7 +68,7 @@ def pending_details(run: Run, now: datetime) -> Pending | None:
     snapshot = load_snapshot(cluster_id, run.id)
     shares = Shares(snapshot.machines, snapshot.namespaces, snapshot.holds)
     numbers: Numbers = dict(run.pending_numbers)
-    ahead = runs_ahead(cluster_id, shares, run.namespace_id, run.priority, run.queued_at, run.id)
+    ahead, others = queue_around(cluster_id, shares, run.namespace_id, run.priority, run.queued_at, run.id)
     if run.pending_code == "queued":
         numbers["ahead"] = max(1, ahead)
     waiting = next((one for one in snapshot.waiting if one.id == run.id), None)
@@ -80,7 +80,7 @@ def pending_details(run: Run, now: datetime) -> Pending | None:
         starts_by=_starts_by(run, cluster_id, ahead, now),
         machines=_machines(snapshot, waiting) if waiting else [],
         quota=_quota(shares, shares.namespaces[run.namespace_id]),
-        would_start=_would_start(run, waiting, snapshot, now) if waiting else [],
+        would_start=_would_start(run, waiting, snapshot, others, now) if waiting else [],
     )
 
 
@@ -95,10 +95,15 @@ def _starts_by(run: Run, cluster_id: int, ahead: int, now: datetime) -> int | No
     return None if at is None else math.ceil(at / 60) * 60
 
 
-def _would_start(run: Run, waiting: WaitingRun, snapshot: Snapshot, now: datetime) -> list[WouldStart]:
-    """Only of runs of which nothing has started: nothing else can be started anew with changes."""
+def _would_start(run: Run, waiting: WaitingRun, snapshot: Snapshot, others: int, now: datetime) -> list[WouldStart]:
+    """Only of runs of which nothing has started: nothing else can be started anew with changes. If it is the first in
+    the queue, the room kept for it goes to who comes next: then it matters who that is."""
     if run.pending_code == "preempting" or run.started_at is not None:
         return []
+    if run.pending_code in ("next", "gang"):
+        if others > ESTIMATED_AHEAD:
+            return []
+        snapshot = load_snapshot(run.namespace.cluster_id, run.id, run.priority)
     spec = {name: value for name, value in run.spec.items() if name != "code"}
     question = Question(waiting, run.name, spec, run.namespace.pools, snapshot, now.timestamp())
     return [WouldStart(**change._asdict()) for change in changes_that_start(question)]
@@ -131,15 +136,23 @@ def _quota(shares: Shares, namespace: NamespaceView) -> dict[str, QuotaUse]:
     }
 
 
-def runs_ahead(
+class Queue(NamedTuple):
+    """ahead: how many wait for room and are looked at before a run; others: how many of at least its priority wait."""
+
+    ahead: int
+    others: int
+
+
+def queue_around(
     cluster_id: int, shares: Shares, namespace_id: int, priority: int, queued_at: datetime, run_id: int = 0
-) -> int:
-    """How many wait for room and are looked at before such a run: those of higher priority; of the same, those of
-    namespaces with a smaller share, and older ones of its own. `run_id`: 0 for a run that is not there yet."""
+) -> Queue:
+    """Ahead are those of higher priority; of the same, those of namespaces with a smaller share, and older ones of its
+    own. `run_id`: 0 for a run that is not there yet."""
     parameters = {"cluster": cluster_id, "run": run_id, "priority": priority, "queued_at": queued_at}
     mine = shares.share(namespace_id)
-    ahead = 0
+    ahead = others = 0
     for other_id, higher, equal, older in fetch(AHEAD, parameters):
         theirs = shares.share(other_id)
         ahead += higher + (equal if theirs < mine else older if theirs == mine else 0)
-    return ahead
+        others += higher + equal
+    return Queue(ahead, others)

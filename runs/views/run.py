@@ -110,7 +110,7 @@ def _waiting(run: "Run") -> dict[str, Any]:
         "takes": what_it_takes(code),
         "ahead_matters": is_for_room(code),
         "starts_by": starts_by and datetime.fromtimestamp(starts_by, UTC),
-        "has_no_end": code in ("gang", "next") and starts_by is None,
+        "has_no_end": code in ("gang", "next") and starts_by is None and "away" not in details["numbers"],
     }
 
 

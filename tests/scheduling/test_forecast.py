@@ -109,6 +109,15 @@ def test_the_most_gpus_that_are_free_would_start_it() -> None:
     }
 
 
+def test_room_that_whoever_waits_behind_would_take_is_not_offered() -> None:
+    case = cluster().machine(gpus=8).holding("m0", gpus=4)
+    asked = question(case, make_spec(gpus=8, node_selection={"count": 1}))
+    case.run("behind", gpus=1).expect()
+    assert offers(asked._replace(snapshot=case.snapshot())) == {"With 3 GPUs instead of 8": "starts at once on m0"}
+    case.run("too", gpus=3).expect()
+    assert offers(asked._replace(snapshot=case.snapshot())) == {}
+
+
 def test_fewer_machines_would_start_a_run_that_asks_for_several() -> None:
     case = cluster().machine(gpus=8, count=3).holding("m0", gpus=8)
     found = offers(question(case, make_spec(gpus=24, machines=3, start="Gang")))
@@ -253,3 +262,18 @@ def test_an_outlook_tells_who_gives_way_and_how_many_of_its_workers_start() -> N
     make_run(namespace, "new", gpus=8, node_selection={"count": 1}, priority=1)
     run_once(namespace.cluster_id, NOW)
     assert Run.objects.get(name="new").pending_code == "preempting", "as was foretold"
+
+
+@pytest.mark.django_db
+def test_an_offer_to_the_first_in_the_queue_counts_on_who_comes_next() -> None:
+    namespace = make_namespace()
+    make_machine(namespace.cluster, "m0", gpus=8)
+    one = {"node_selection": {"count": 1}}
+    make_run(namespace, "busy", age=9, gpus=4, **one)
+    first = make_run(namespace, "first", age=8, gpus=8, **one)
+    make_run(namespace, "next", age=7, gpus=3, **one)
+    run_once(namespace.cluster_id, NOW)
+    first.refresh_from_db()
+    waits = pending_details(first, NOW)
+    assert waits is not None
+    assert [offer["label"] for offer in waits["would_start"]] == ["With 1 GPU instead of 8"]
