@@ -24,6 +24,7 @@ app.conf.update(
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
     worker_hijack_root_logger=False,
+    worker_redirect_stdouts=False,  # else the traceback of a beat that cannot start is logged piece by piece
     task_serializer="json",
     accept_content=["json"],
     timezone="UTC",

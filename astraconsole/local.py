@@ -90,6 +90,7 @@ class LocalConsole:
     # ---- start ----
 
     def _start(self, machines: list[dict[str, object]]) -> None:
+        self.say(f"Starting: database and queue first, then services; data in {self.data}")
         servers = self._servers()
         self.environment = self._environment(servers)
         self._go_on()

@@ -210,6 +210,13 @@ def test_a_token_without_a_name_is_refused_beside_the_field() -> None:
 # ---- signing in ----
 
 
+def test_staff_reads_who_is_a_member_of_what_in_which_role(workspace: Workspace) -> None:
+    person("ada", workspace)
+    staff = signed_in(User.objects.create_superuser("root"))
+    for page in (f"workspace/{workspace.pk}/change/", f"membership/{Membership.objects.get().pk}/change/"):
+        assert "ada in acme/vision as editor" in staff.get(f"/admin/tenancy/{page}").content.decode()
+
+
 def test_signing_in_leads_to_the_first_workspaces_runs(workspace: Workspace) -> None:
     with_password("ada", workspace)
     client = Client()

@@ -1,7 +1,10 @@
 """Wakes and the tasks they wake: coalesced, not lost while Redis lives, in nobody's way when it does not."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 import redis
@@ -159,3 +162,14 @@ def test_workers_of_an_expired_lease_are_placed_elsewhere(queue: redis.Redis) ->
     tasks.tick(east.pk)
     assert make.newest_attempt(make.workers(run)[0]).machine == kept
     make.check_invariants()
+
+
+def test_beat_without_a_place_for_its_schedule_says_so_in_one_line(tmp_path: Path) -> None:
+    schedule = tmp_path / "nowhere" / "beat-schedule"
+    beat = ["celery", "-A", "astraconsole", "beat", "--schedule", str(schedule), "--pidfile", ""]
+    ended = subprocess.run(
+        [sys.executable, "-m", *beat], cwd=settings.BASE_DIR, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode != 0
+    assert "No such file or directory" in ended.stderr.splitlines()[-1]
+    assert "celery.redirected" not in ended.stderr

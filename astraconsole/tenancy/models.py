@@ -42,6 +42,9 @@ class Membership(models.Model):
     class Meta:
         constraints = [models.UniqueConstraint(fields=["user", "workspace"], name="membership_unique")]
 
+    def __str__(self) -> str:
+        return f"{self.user} in {self.workspace} as {self.role}"
+
 
 class ApiToken(models.Model):
     """A bearer token of a person. Shown once; only its SHA-256 is kept (a token is 32 random bytes, so no salt)."""
