@@ -234,7 +234,7 @@ def run(
     if join_token_file is not None and not (state_dir / "token").exists():
         if not console:
             raise click.ClickException("--join-token-file needs --console as well")
-        _join(console, state_dir, name, join_token_file.read_text().strip())
+        _join(console, state_dir, name, _token_in(join_token_file))
     if not (state_dir / "token").exists():
         raise click.ClickException(f"{state_dir} holds no token: join first (astra-agent join)")
     console = console or _joined_address(state_dir)
@@ -285,10 +285,16 @@ def local(config: Path) -> None:
 @click.option("--join-token-file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def join(console: str, state_dir: Path, name: str, token: str | None, join_token_file: Path | None) -> None:
     """Join this machine to a console, once; `run` then runs it."""
-    secret = join_token_file.read_text().strip() if join_token_file else token
+    secret = _token_in(join_token_file) if join_token_file else token
     if not secret:
         raise click.ClickException("give the join token: --token, --join-token-file or ASTRA_JOIN_TOKEN")
     click.echo(f"Joined as {_join(console, state_dir, name, secret)}")
+
+
+def _token_in(file: Path) -> str:
+    if secret := file.read_text().strip():
+        return secret
+    raise click.ClickException(f"{file} is empty: write the join token into it")
 
 
 def _join(console: str, state_dir: Path, name: str, secret: str) -> str:

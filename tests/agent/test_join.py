@@ -77,6 +77,15 @@ def test_workers_of_another_user_pass_through_the_state_directory_of_a_cautious_
     assert stat.S_IMODE((tmp_path / "state" / "token").stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("command", ["join", "run"])
+def test_an_empty_file_for_the_join_token_is_named(tmp_path, command):
+    (tmp_path / "join-token").write_text("\n")
+    arguments = ["--console", "http://127.0.0.1:9", "--join-token-file", str(tmp_path / "join-token")]
+    result = CliRunner().invoke(main, [command, *arguments, "--state-dir", str(tmp_path / "state")])
+    assert result.exit_code == 1
+    assert result.output == f"Error: {tmp_path / 'join-token'} is empty: write the join token into it\n"
+
+
 def test_an_agent_that_joined_needs_no_further_word_to_run(door, tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr("machines.agent.main._run", lambda machines, keeper_folder: ran.extend(machines))
