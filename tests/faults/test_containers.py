@@ -14,7 +14,7 @@ from tests.faults.stage import Host, Stage, config_of, on, template
 pytestmark = [pytest.mark.processes, pytest.mark.engine]
 
 MACHINE = ("--runtime", "docker", "--cpus", "4", "--memory", "4Gi", "--stop-grace", "60")
-SHORT_RUNS, KILLS = 12, 6
+SHORT_RUNS, KILLS = 12, 4
 UNTIL_STOPPED = "trap 'exit 0' TERM; while :; do sleep .05; done"
 
 
