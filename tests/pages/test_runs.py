@@ -199,7 +199,8 @@ def test_a_workers_page_shows_how_it_was_started(place: Place) -> None:
 def test_the_fragment_of_a_live_page_is_the_part_of_the_page_that_it_replaces(place: Place) -> None:
     failed(place)
     for path in ("/jobs/gpu-east/oom", "/jobs/gpu-east/oom?tab=history", "/workers/gpu-east/oom-0?tab=history"):
-        page, fragment = place.get(path), place.get(path, **HTMX)
+        page, (title, _, fragment) = place.get(path), place.get(path, **HTMX).partition("</title>")
+        assert title.strip() in page
         assert "<html" not in fragment
         assert without_times(fragment.strip()) in without_times(page)
 
