@@ -93,7 +93,7 @@ class Lazy(click.Group):
             raise NoSuchCommand(error.command_name, possibilities=self.list_commands(ctx), ctx=ctx) from None
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.verbs, *super().list_commands(ctx)]
+        return [*super().list_commands(ctx), *self.verbs]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in self.verbs:

@@ -244,11 +244,6 @@ def test_a_slip_is_answered_with_what_was_meant(words: list[str], told: str) -> 
     assert refused.value.format_message() == told
 
 
-def test_the_version_and_short_help_are_there() -> None:
-    assert CliRunner().invoke(astra, ["--version"]).output.startswith("astra")
-    assert "--follow" in astraeus("logs", "-h").output
-
-
 def test_logs_of_a_run_are_its_first_workers(console: StandIn) -> None:
     console.answers["GET", "clusters/gpu-east/api/jobs/llama"] = (200, {"task_names": ["llama-0", "llama-1"]})
     console.answers["GET", "clusters/gpu-east/api/tasks/llama-0/logs"] = (200, {"task_name": "llama-0", "logs": "hi\n"})

@@ -70,6 +70,11 @@ def test_a_broken_config_file_is_named_with_the_way_out(tmp_path: Path, content:
     assert "astra login" in said(done)
 
 
+def test_the_version_and_short_help_are_there(tmp_path: Path) -> None:
+    assert astra("--version", home=tmp_path).stdout.startswith(b"astra")
+    assert b"--follow" in astra("astraeus", "logs", "-h", home=tmp_path).stdout
+
+
 def test_nobody_signed_in_is_told_how_to(tmp_path: Path) -> None:
     done = astra("astraeus", "runs", home=tmp_path)
     assert (done.returncode, said(done)) == (

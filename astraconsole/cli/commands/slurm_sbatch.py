@@ -45,7 +45,7 @@ class SlurmCommand(click.Command):
         return []
 
 
-@click.command("sbatch", cls=SlurmCommand)
+@click.command("sbatch", cls=SlurmCommand, options_metavar="")
 @click.argument("words", nargs=-1, metavar="[OPTIONS] SCRIPT [ARGS]...")
 def command(words: tuple[str, ...]) -> None:
     """Submit a Slurm batch script as a run. A failed worker fails it at once; nothing is restarted.
