@@ -316,8 +316,17 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("htmx:afterSwap", (event) => { writeTimes(event.detail.elt.parentElement || document); });
 document.addEventListener("htmx:afterSettle", () => { writeTimes(document); markPicked(document); markInvalid(); });
 
+// On a narrow screen the menu and the tabs scroll sideways: where one is, is in view.
+function showWhere() {
+  for (const here of document.querySelectorAll(".nav [aria-current], .tabs [aria-current]")) {
+    const row = here.parentElement;
+    row.scrollLeft = here.offsetLeft - row.offsetLeft - (row.clientWidth - here.offsetWidth) / 2;
+  }
+}
+
 document.addEventListener("DOMContentLoaded", () => {
   writeTimes(document);
+  showWhere();
   setInterval(() => writeTimes(document), 1000);
   for (const button of document.querySelectorAll("[data-theme-switch]")) showTheme(button);
   startLive();
