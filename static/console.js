@@ -264,6 +264,17 @@ function tell(text) {
   document.getElementById("toasts").append(toast);
 }
 
+// ---- a form is sent once, however often its button is pressed before the answer comes ----
+
+let sent = new WeakSet();
+addEventListener("pageshow", () => { sent = new WeakSet(); }); // Back may bring the page as it was left
+
+document.addEventListener("submit", (event) => {
+  if (event.defaultPrevented || event.target.method !== "post") return;
+  if (sent.has(event.target)) event.preventDefault();
+  sent.add(event.target);
+});
+
 // ---- theme, copying, toasts, keys ----
 
 const THEMES = ["auto", "light", "dark"];

@@ -96,3 +96,11 @@ def test_a_session_that_ends_leads_to_the_sign_in_and_back(console: Console, bro
         page.get_by_label("Password").fill(console.ready["password"])
         page.get_by_role("button", name="Sign in").click()
         page.wait_for_url("**/runs?state=all")
+
+
+def test_a_form_is_sent_once_however_often_its_button_is_pressed(console: Console, page: Page) -> None:
+    page.goto(f"{place(console)}/new-run")
+    for label, text in (("Name", "pressed-twice"), ("Image", "localhost/busybox:test"), ("Command", "true")):
+        page.get_by_label(label).fill(text)
+    page.get_by_role("button", name="Start run").dblclick()
+    page.wait_for_url("**/jobs/local/pressed-twice")
