@@ -34,7 +34,9 @@ class Refused(Problem):
     exit_code = Exit.REFUSED
 
     def __init__(self, code: str, message: str, detail: list[dict[str, str]]) -> None:
-        lines = [f"{code}: {message}", *(f"  {item['field']}: {item['rule']}" for item in detail)]
+        lines = [f"{code}: {message}"]
+        if message != " ".join(f"{item['field']} {item['rule']}" for item in detail):  # a single rule is the message
+            lines += [f"  {item['field']}: {item['rule']}" for item in detail]
         if code == Unauthenticated.code:
             lines.append("sign in with `astra login`, or see ASTRA_TOKEN")
         super().__init__("\n".join(lines))

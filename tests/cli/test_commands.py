@@ -107,14 +107,19 @@ def test_a_bad_value_is_a_usage_error_and_nothing_is_sent(console: StandIn, opti
     assert console.asked == []
 
 
-def test_a_refusal_shows_code_message_and_every_broken_rule(console: StandIn) -> None:
-    detail = [{"field": "spec.machines", "rule": "must be at least 1"}]
-    body = {"code": "VALIDATION_ERROR", "message": "1 rule is broken", "detail": detail}
-    console.answers["DELETE", "clusters/gpu-east/api/jobs/x"] = (400, body)
-    problem = astraeus("delete", "x").exception
-    assert isinstance(problem, Refused)
-    assert str(problem) == "VALIDATION_ERROR: 1 rule is broken\n  spec.machines: must be at least 1"
-    assert problem.exit_code == 3
+def test_a_refusal_shows_code_message_and_every_broken_rule_once(console: StandIn) -> None:
+    one = {"field": "spec.machines", "rule": "must be at least 1"}
+    two = {"field": "metadata.name", "rule": "is required"}
+    for detail, message, shown in (
+        ([one], "spec.machines must be at least 1", "spec.machines must be at least 1"),
+        ([one, two], "two rules", "two rules\n  spec.machines: must be at least 1\n  metadata.name: is required"),
+    ):
+        body = {"code": "VALIDATION_ERROR", "message": message, "detail": detail}
+        console.answers["DELETE", "clusters/gpu-east/api/jobs/x"] = (400, body)
+        problem = astraeus("delete", "x").exception
+        assert isinstance(problem, Refused)
+        assert str(problem) == f"VALIDATION_ERROR: {shown}"
+        assert problem.exit_code == 3
 
 
 def test_a_workspace_without_a_cluster_is_told_what_to_do(console: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
