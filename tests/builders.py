@@ -171,6 +171,13 @@ def run_on(worker: Worker, on: Machine, now: datetime = T0, gpus: Sequence[int] 
     return attempt
 
 
+def state_of(worker: Worker) -> tuple[str, str]:
+    """(state, reason), as stored; its run is read again too."""
+    worker.refresh_from_db()
+    worker.run.refresh_from_db()
+    return worker.state, worker.reason
+
+
 def moves_of(owner: Run | Worker) -> list[tuple[str, str]]:
     """(state, reason) of its history."""
     found = Transition.objects.filter(run=owner, worker=None) if isinstance(owner, Run) else owner.transitions.all()

@@ -10,48 +10,22 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from astraconsole.tenancy.permissions import Role
-from astraconsole.tenancy.services import create_token
 from machines.credentials import save_credential
 from machines.models import Machine, MachineState
 from machines.orders import DataKind
 from machines.protocol import EndReason, Phase, PullFailure
 from machines.volumes import create_volume
-from runs.debugging_documents import ReceiptDocument
-from runs.models import Attempt, Firing, Run, Worker
-from runs.saved import read_schedule
+from runs.models import Attempt, Run, Worker
 from runs.scheduling.types import Placement
-from runs.services.deleting import delete_run
 from runs.services.lost import machines_lost
 from runs.services.placing import place_workers
-from runs.services.schedules import save_schedule
 from tests import builders
 from tests.builders import GIB
 from tests.metrics.samples import sampled
+from tests.pages.failures import failed, links_of, panel_of
 from tests.pages.place import Place, signed_in, text_of
 
-pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture(autouse=True)
-def _machines_are_not_waited_for(settings: Any) -> None:
-    settings.CALL_TIMEOUT_SECONDS = 0.01
-
-
-def panel_of(html: str, label: str = "Failure") -> str:
-    return html.split(f'aria-label="{label}"')[1].split("</section>")[0]
-
-
-def links_of(html: str) -> dict[str, str]:
-    """Text → address."""
-    found = re.findall(r'<a [^>]*href="([^"]+)"[^>]*>([^<]+)</a>', html)
-    return {text: address.replace("&amp;", "&") for address, text in found}
-
-
-def failed(place: Place, name: str, ends: dict[str, Any], **asked: Any) -> Run:
-    run = place.submit(name, **{"on_failure": "FailJob", **asked})
-    attempt = builders.run_on(run.workers.get(), place.machine, timezone.now())
-    builders.report_end(attempt, at=timezone.now(), **{"exit_code": None, "log_tail": "its last line\n", **ends})
-    return run
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("machines_are_not_waited_for")]
 
 
 # What a machine reports → the links that its advice must have beside its log, if that helps at all.
@@ -233,71 +207,6 @@ def test_a_model_that_only_the_engine_needs_is_led_to_and_the_wait_for_the_engin
     assert "of that name yet" not in page
 
 
-# ---- receipts, usage ----
-
-
-def test_an_ended_run_shows_its_receipt_and_opens_again_with_the_sizes_that_it_used(place: Place) -> None:
-    run = place.submit("train", gpus=8, cpu=8, memory=64 * GIB, on_failure="FailJob")
-    begin = timezone.now() - timedelta(minutes=11)
-    Run.objects.update(created_at=begin, changed_at=begin)
-    run.workers.update(changed_at=begin)
-    run.workers.get().transitions.update(at=begin)
-    attempt = builders.run_on(run.workers.get(), place.machine, begin, gpus=range(8))
-    values = {"task_memory_used_bytes": 100 * GIB, **{("task_gpu_utilization_ratio", gpu): 0.5 for gpu in range(8)}}
-    sampled(attempt, begin.timestamp() + 1, begin.timestamp() + 600, lambda _: values)
-    assert "Receipt" not in place.get("/jobs/gpu-east/train")
-    builders.report_end(attempt, 0, ran=600, at=begin + timedelta(seconds=600))
-    page = place.get("/jobs/gpu-east/train")
-    receipt = text_of(panel_of(page, "Receipt"))
-    assert "10m from submit to end" in receipt
-    assert "Running 10m" in receipt
-    assert re.search(r"GPU-hours held 1\.3\d GPU-hours used 0\.6\d 50% of those held", receipt)
-    assert "Peak memory of a worker 100 GiB of 512 GiB asked · train-0" in receipt
-    assert "Most cores of a worker unknown no samples" in receipt
-    assert "Memory 16 GiB per GPU would do: the most that a worker used is 100 GiB (train-0)" in receipt
-    again = place.client.get(links_of(page)["Run again with these sizes"]).content.decode()
-    assert f"&quot;memory_bytes&quot;: {16 * GIB}" in again
-    assert "Sized by what train used Memory 16 GiB per GPU : the most that a worker used" in text_of(again)
-
-
-def test_the_api_tells_the_receipt_of_a_run_that_has_ended(place: Place) -> None:
-    failed(place, "bad", {"exit_code": 1})
-    place.submit("waits")
-    _, secret = create_token(place.access.user, "t", timezone.now())
-    jobs = "/api/v1/orgs/acme/workspaces/vision/clusters/gpu-east/api/jobs"
-    bearer = {"HTTP_AUTHORIZATION": f"Bearer {secret}"}
-    told = place.client.get(f"{jobs}/bad", **bearer).json()["receipt"]
-    assert list(told) == list(ReceiptDocument.__annotations__)
-    assert told["gpu_hours"] == {"held": 0, "used": None, "sampled": 0}
-    assert "receipt" not in place.client.get(f"{jobs}/waits", **bearer).json()
-
-
-def test_usage_is_told_by_month_and_person_on_a_page_as_csv_and_by_the_api(place: Place) -> None:
-    assert "No GPU has been held in the last 12 months" in place.get("/usage")
-    run = place.submit("train", gpus=8)
-    now = timezone.now()
-    builders.run_on(run.workers.get(), place.machine, now, gpus=range(8))
-    Attempt.objects.update(placed_at=now - timedelta(seconds=1))
-    name = place.access.user.username
-    assert f"{name} 100%" in text_of(place.get("/usage"))
-    lines = place.get("/usage?format=csv").splitlines()
-    assert lines[0] == "month,organisation,workspace,user,gpu_hours"
-    assert re.fullmatch(rf"{now:%Y-%m},acme,vision,{name},0\.00\d+", lines[-1])
-    _, secret = create_token(place.access.user, "t", timezone.now())
-    bearer = {"HTTP_AUTHORIZATION": f"Bearer {secret}"}
-    path = "/api/v1/orgs/acme/workspaces/vision/usage"
-    [item] = place.client.get(f"{path}?from={now:%Y-%m}", **bearer).json()["items"]
-    assert (item["user"], item["workspace"], item["month"]) == (name, "vision", f"{now:%Y-%m}")
-    for wrong in ("from=2026", "to=2026-13", "from=2027-01&to=2026-01", "scope=all", "month=2026-01"):
-        assert place.client.get(f"{path}?{wrong}", **bearer).status_code == 400, wrong
-    assert place.client.get(f"{path}?scope=organisation", **bearer).status_code == 403
-    assert place.client.get(place.base + "/usage?scope=organisation").status_code == 403
-    assert "All of acme" not in place.get("/usage")
-    place.access.user.is_staff = True
-    place.access.user.save()
-    assert "Workspace" in place.get("/usage?scope=organisation")
-
-
 # ---- what failed first ----
 
 
@@ -370,68 +279,7 @@ def test_samples_before_a_failure_are_told_as_sentences_and_nothing_is_made_up(p
     assert "findings" not in panel_of(place.get("/jobs/gpu-east/silent"))
 
 
-# ---- what changed ----
-
-
-def completed(place: Place, name: str, digest: str = "", **asked: Any) -> Run:
-    run = place.submit(name, **asked)
-    attempt = builders.run_on(run.workers.get(), place.machine, timezone.now())
-    builders.report_end(attempt, 0, at=timezone.now(), image_digest=digest)
-    return run
-
-
-def compared(place: Place, name: str, query: str = "") -> dict[str, Any]:
-    _, secret = create_token(place.access.user, "t", timezone.now())
-    address = f"/api/v1/orgs/acme/workspaces/vision/clusters/gpu-east/api/jobs/{name}/diff{query}"
-    answer = place.client.get(address, HTTP_AUTHORIZATION=f"Bearer {secret}")
-    assert answer.status_code == 200, answer.content
-    return answer.json()
-
-
-def test_a_failed_run_is_compared_with_the_last_good_one_of_its_name_or_series(place: Place) -> None:
-    assert "No good run to compare with" in place.get(f"/jobs/gpu-east/{place.submit('first').name}/diff")
-    completed(place, "train-1", "sha256:aa", template={"env": {"LR": "1"}})
-    failed(place, "train-2", {"exit_code": 1, "image_digest": "sha256:bb"}, template={"env": {"LR": "2"}})
-    page = place.get("/jobs/gpu-east/train-2")
-    html = place.get(links_of(page)["What changed"].removeprefix(place.base))
-    assert "the last run of this series of names that completed" in html
-    shown = text_of(html)
-    assert "task_template.env.LR 1 2" in shown
-    assert "image digest sha256:aa sha256:bb" in shown
-    assert "The same machines and GPU models." in shown
-    found = compared(place, "train-2")
-    assert found["good"]["name"] == "train-1"
-    assert {one["what"] for one in found["differences"]} == {"on_failure", "task_template.env.LR", "image digest"}
-
-
-def test_the_last_good_run_is_of_the_same_schedule_name_series_or_program_in_this_order(place: Place) -> None:
-    program = {"command": "python", "args": ["train.py"]}
-    completed(place, "other", template=program)
-    failed(place, "mine", {"exit_code": 1}, template=program)
-    assert compared(place, "mine")["good"]["name"] == "other"
-    assert "same image and command" in compared(place, "mine")["how"]
-    delete_run(place.access, Run.objects.get(name="mine"), timezone.now())
-    delete_run(place.access, completed(place, "mine"), timezone.now())
-    failed(place, "mine", {"exit_code": 1}, template=program)
-    assert "same name" in compared(place, "mine")["how"]
-    body = {"name": "nightly", "cluster": "gpu-east", "cron": "0 3 * * *", "spec": builders.body()["spec"]}
-    schedule, _ = save_schedule(place.access, read_schedule(body), timezone.now())
-    for number, run in enumerate([Run.objects.get(name="other"), Run.objects.get(name="mine", deleted_at=None)]):
-        due = timezone.now() + timedelta(days=number)
-        Firing.objects.create(schedule=schedule, due_at=due, fired_at=due, outcome="Started", run=run, actor="schedule")
-    assert compared(place, "mine")["good"]["name"] == "other"
-    assert "same schedule" in compared(place, "mine")["how"]
-    assert compared(place, "mine", "?against=other")["how"] == "you chose it"
-    assert place.client.get(place.base + "/jobs/gpu-east/mine/diff?against=nobody").status_code == 404
-
-
-def test_another_workspaces_runs_are_never_compared_with(place: Place) -> None:
-    other = builders.access(builders.workspace(place.workspace.organisation, "nlp"))
-    builders.cluster(other.workspace, slug="west")
-    theirs = builders.submit(other, other.workspace.namespaces.get().cluster, "train-1", now=timezone.now())
-    Run.objects.filter(pk=theirs.pk).update(state="Completed")
-    failed(place, "train-2", {"exit_code": 1})
-    assert compared(place, "train-2") == {"good": None, "how": None, "differences": [], "unknown": []}
+# ---- how many queries ----
 
 
 def test_what_helps_to_debug_costs_as_many_queries_for_many_workers_as_for_few(place: Place) -> None:

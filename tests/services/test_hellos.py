@@ -12,15 +12,9 @@ from runs.models import Transition
 from runs.services import reports
 from runs.services.stopping import stop_worker
 from tests import builders as make
-from tests.builders import after
+from tests.builders import after, state_of
 
 pytestmark = pytest.mark.django_db
-
-
-def state_of(worker):
-    worker.refresh_from_db()
-    worker.run.refresh_from_db()
-    return worker.state, worker.reason
 
 
 # ---- hellos ----

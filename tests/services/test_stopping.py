@@ -11,14 +11,9 @@ from runs.services import lost, restarting
 from runs.services.deleting import delete_run
 from runs.services.stopping import stop_run, stop_worker
 from tests import builders as make
-from tests.builders import T0, after
+from tests.builders import T0, after, state_of
 
 pytestmark = pytest.mark.django_db
-
-
-def state_of(worker):
-    worker.refresh_from_db()
-    return worker.state, worker.reason
 
 
 # ---- stop ----
