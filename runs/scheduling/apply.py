@@ -111,7 +111,7 @@ class _Room:
         for placed in placements:
             amount = amount.plus(len(placed.gpu_indexes), placed.cpu_milli, placed.memory_bytes)
         wanted = (*amount, int(run_id not in self.known))
-        # Below nothing, after the quota was lowered, is no matter to what asks for none of it.
+        # A quota lowered below what is in use leaves less than nothing: only what asks for some of it is refused.
         if any(have is not None and want and want > have for have, want in zip(self.left, wanted, strict=True)):
             return False
         self.left = tuple(None if have is None else have - want for have, want in zip(self.left, wanted, strict=True))

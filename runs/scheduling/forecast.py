@@ -116,7 +116,7 @@ class _World:
 
 def at_once(placements: Sequence[Placement], names: dict[int, str], of: int = 0) -> str:
     """`starts at once on gpu-07 and gpu-08`, `starts at once with 3 of 5 workers on gpu-07`. `names`: of machines, by
-    id. `of`: so many workers there are, where not all of them start."""
+    id. `of`: how many workers the run has if only some of them start, else 0."""
     machines = list(dict.fromkeys(names[placed.machine_id] for placed in placements))
     starts = f"starts at once with {len(placements)} of {of} workers" if of else "starts at once"
     if len(machines) > MACHINES_NAMED:

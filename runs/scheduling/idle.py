@@ -1,7 +1,7 @@
-"""Of machines on which nothing is, one stands for all of its kind. Pure.
+"""Among idle machines of one kind the first stands for all. Pure.
 
-Most asks are looked for once, and on a cluster that is mostly idle nearly all machines that fit are alike: scoring each
-would cost machines times runs.
+Most asks are placed once, and on a cluster that is mostly idle nearly all machines that fit are alike: scoring each for
+each ask would cost machines × runs.
 """
 
 from collections.abc import Hashable, Sequence
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 
 class Idle:
-    """`worth_a_look`: all rows but those that are idle and come after an idle one of their kind."""
+    """`worth_a_look`: the rows to score, by row: the busy ones, and of each kind the first idle one."""
 
     def __init__(self, kinds: Sequence[Hashable], idle: Sequence[bool]) -> None:
         numbers: dict[Hashable, int] = {}

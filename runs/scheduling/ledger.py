@@ -183,7 +183,7 @@ class Ledger:
 
     @property
     def worth_a_look(self) -> Mask:
-        """Without idle machines that another one, before them, is equal to in all but its name."""
+        """The rows to score: not those of idle machines that differ only by name from an idle one before them."""
         if self._idle is None:
             kinds = [
                 (make, one.labels, one.runs_containers, one.data, one.connected, one.ready, one.cordoned)

@@ -1,8 +1,9 @@
 """Where workers that differ fit at once, when placing them one after another finds no way. Pure.
 
 The planner places the largest first, each where it fits best. Mostly that is enough; it is not where a worker that
-could go anywhere takes the only machine that another may use. This tries every way, the tightest first, equal ones
-once, and gives up after so many looks: what is found is certain, what is not found is not ruled out.
+could go anywhere takes the only machine that another may use. This is a depth-first search over all ways, the tightest
+fit first, equal workers and equal machines tried once. It gives up after a number of looks: a placement that it finds
+is valid, one that it does not find may exist.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -39,14 +40,13 @@ def pack(workers: Sequence[Candidates], looks: Looks, without: Collection[int] =
     return list(zip(search.order, search.rows, strict=True)) if found else None
 
 
-def in_turn(workers: Iterable[WaitingWorker]) -> list[WaitingWorker]:
-    """In the order in which a gang's workers are placed: what is large finds room before what is small takes it."""
-    return sorted(workers, key=lambda worker: size_of(worker.ask))
-
-
 def largest_first(asks: Iterable[Ask]) -> list[Ask]:
-    """The same of asks."""
+    """In the order in which a gang's workers are placed: what is large finds room before what is small takes it."""
     return sorted(asks, key=size_of)
+
+
+def workers_largest_first(workers: Iterable[WaitingWorker]) -> list[WaitingWorker]:
+    return sorted(workers, key=lambda worker: size_of(worker.ask))
 
 
 def size_of(ask: Ask) -> tuple[int, float, int, int]:
@@ -71,6 +71,7 @@ class _Search:
     def __init__(self, workers: Sequence[Candidates], most: int, without: Collection[int]) -> None:
         self.ledger, self.most, self.looks = workers[0].ledger, most, 0
         kinds = {id(one): one for one in workers}
+        self._kind_number = {key: number for number, key in enumerate(kinds)}
         self._rows_of = {key: self._open_rows(one, without) for key, one in kinds.items()}
         self.order = sorted(range(len(workers)), key=lambda number: self._hardest(workers[number]))
         self._tried = [workers[number] for number in self.order]
@@ -84,15 +85,15 @@ class _Search:
         return [row for row in np.flatnonzero(one.room() & one.ledger.connected).tolist() if row not in closed]
 
     def _hardest(self, one: Candidates) -> tuple[int, tuple[int, float, int, int], int]:
-        return len(self._rows_of[id(one)]), size_of(one.ask), id(one)
+        return len(self._rows_of[id(one)]), size_of(one.ask), self._kind_number[id(one)]
 
     def _free_on(self, row: int) -> _Free:
         ledger = self.ledger
         return _Free(int(ledger.free_cpu[row]), int(ledger.free_memory[row]), ~ledger.held[row])
 
     def place(self, number: int, first: int) -> bool:
-        """Whether this worker and all after it fit; then their rows are in `rows`. `first`: rows before are left to
-        none: an equal worker has tried them."""
+        """Whether this worker and all after it fit; then their rows are in `rows`. `first`: earlier rows are skipped,
+        since an equal worker before this one has tried them."""
         if number == len(self._tried):
             return True
         one = self._tried[number]
@@ -108,7 +109,7 @@ class _Search:
         return False
 
     def _ways(self, one: Candidates, first: int) -> Iterator[tuple[int, _Free]]:
-        """Rows that can take it, and what it takes there; of equal ones only the first. The fullest first."""
+        """Rows that can take it, and what it takes there; of equal rows only the first. The tightest fit first."""
         known: dict[tuple[object, ...], tuple[int, _Free]] = {}
         for row in self._rows_of[id(one)]:
             if row < first:

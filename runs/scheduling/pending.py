@@ -96,8 +96,8 @@ def _starts_by(run: Run, cluster_id: int, ahead: int, now: datetime) -> int | No
 
 
 def _would_start(run: Run, waiting: WaitingRun, snapshot: Snapshot, others: int, now: datetime) -> list[WouldStart]:
-    """Only of runs of which nothing has started: nothing else can be started anew with changes. If it is the first in
-    the queue, the room kept for it goes to who comes next: then it matters who that is."""
+    """Only for runs of which nothing has started: nothing else can be submitted anew with changes. If the run is the
+    first in the queue, the room kept for it goes to whoever comes next, so the queue behind it is loaded as well."""
     if run.pending_code == "preempting" or run.started_at is not None:
         return []
     if run.pending_code in ("next", "gang"):

@@ -13,7 +13,7 @@ from runs.scheduling.candidates import Candidates
 from runs.scheduling.claims import Claims, claimants
 from runs.scheduling.ledger import Ledger, indexes
 from runs.scheduling.ordering import Shares, in_order
-from runs.scheduling.packing import Looks, in_turn, largest_first, pack
+from runs.scheduling.packing import Looks, pack, workers_largest_first
 from runs.scheduling.places import Places
 from runs.scheduling.rank import beside_gpus
 from runs.scheduling.shapes import split_count
@@ -184,11 +184,12 @@ class _Pass:
         if refusal is not None:
             return [], refusal
         mark, at_once = self.ledger.mark(), run.workers[: run.parallelism]
-        trial, refusal = self._try_whole(run, in_turn(at_once)) if run.gang else self._try_all(run, at_once)
+        turn = workers_largest_first(at_once) if run.gang else at_once
+        trial, refusal = self._try_whole(run, turn) if run.gang else self._try_all(run, turn)
         self._undo(run, mark, trial)
         if refusal is None:
             return trial, None
-        asks = largest_first([worker.ask for worker in at_once]) if run.gang else [at_once[len(trial)].ask]
+        asks = [worker.ask for worker in turn] if run.gang else [turn[len(trial)].ask]
         if refusal.code == "queued":
             refusal = self._closed_to(run, asks) or self._could_make_room(run, asks) or refusal
         return [] if run.gang else trial, refusal
@@ -220,7 +221,7 @@ class _Pass:
 
     def _place_whole(self, run: WaitingRun, workers: Iterable[WaitingWorker], claimed: Set[int]) -> Refusal | None:
         """All or nothing: tried in the ledger, and undone unless every worker fits."""
-        mark, turn = self.ledger.mark(), in_turn(workers)
+        mark, turn = self.ledger.mark(), workers_largest_first(workers)
         trial, refusal = self._try_whole(run, turn)
         if refusal is not None:
             self._undo(run, mark, trial)
@@ -229,8 +230,8 @@ class _Pass:
             self._grant(placed)
         return None
 
-    def _try_whole(self, run: WaitingRun, turn: list[WaitingWorker]) -> tuple[list[Placement], Refusal | None]:
-        """`_try_all`; where that finds no room, once more in the way that a search has found."""
+    def _try_whole(self, run: WaitingRun, turn: Sequence[WaitingWorker]) -> tuple[list[Placement], Refusal | None]:
+        """As `_try_all`; if that finds no room, tried again where a search over all ways has found some."""
         mark = self.ledger.mark()
         trial, refusal = self._try_all(run, turn)
         if refusal is None or refusal.code != "queued" or all(worker.ask is turn[0].ask for worker in turn):
@@ -245,7 +246,7 @@ class _Pass:
     def _try_all(
         self, run: WaitingRun, workers: Sequence[WaitingWorker], rows: Sequence[int] = ()
     ) -> tuple[list[Placement], Refusal | None]:
-        """Take room for these in the ledger, on these rows where they are given, up to the first that is refused."""
+        """Take room for these workers in the ledger, on `rows` if given, up to the first that is refused."""
         amount, trial = quota.NOTHING, list[Placement]()
         for worker, row in zip_longest(workers, rows):
             placed = self._try(run, worker, amount, row)
@@ -328,6 +329,7 @@ class _Pass:
         return Refusal("preempting")
 
     def _could_make_room(self, run: WaitingRun, asks: list[Ask]) -> Refusal | None:
+        """What `_make_room` would answer; nobody gives way."""
         wanted = [self._candidates(ask) for ask in asks]
         return Refusal("preempting") if self.claims.could_make_room(run, wanted, self._closed_rows(run)) else None
 

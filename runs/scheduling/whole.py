@@ -155,8 +155,10 @@ class _Empty:
             one.ledger.take(one.ledger.choose(row, ask, one.place.kinds))
             fitting += 1
         self._of(workers[0]).ledger.undo_to(0)
-        packed = self.has(workers) and pack([self._of(ask) for ask in workers], self.looks)
-        return len(workers) if packed else fitting
+        if fitting == len(workers) or not self.has(workers):
+            return fitting
+        packed = pack([self._of(ask) for ask in workers], self.looks)
+        return fitting if packed is None else len(workers)
 
 
 _WITHOUT_END = 2**31  # workers that ask for nothing

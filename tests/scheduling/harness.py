@@ -111,12 +111,6 @@ class Case:
             unchecked.remove(self)
         return make_plan(self.snapshot(), now=1000.0, **bounds)
 
-    def with_time(self) -> tuple[Snapshot, float]:
-        """What a plan depends on."""
-        if self in unchecked:
-            unchecked.remove(self)
-        return self.snapshot(), 1000.0
-
     def placed(self, plan: Plan) -> dict[str, str]:
         names = {machine.id: machine.name for machine in self.machines}
         return {self.worker_names[placed.worker_id]: names[placed.machine_id] for placed in plan.placements}

@@ -45,8 +45,8 @@ ANY_FOUR, TWO_A100 = Ask(4, 1000, GIB), Ask(2, 1000, GIB, constraints=A100)
 
 
 def test_a_worker_that_may_go_anywhere_leaves_the_only_machine_that_another_may_use() -> None:
-    gang(choosy(), ANY_FOUR, TWO_A100).expect(a0="m1", a1="m0")
-    (rehearsed,) = rehearse(*(case := gang(choosy(), ANY_FOUR, TWO_A100)).with_time(), [case.runs["a"]])
+    case = gang(choosy(), ANY_FOUR, TWO_A100).expect(a0="m1", a1="m0")
+    (rehearsed,) = rehearse(case.snapshot(), 1000.0, [case.runs["a"]])
     assert (len(rehearsed.placements), rehearsed.refusal) == (2, None)
 
 
@@ -64,6 +64,14 @@ def test_room_that_only_a_cleverer_order_uses_is_reserved_too() -> None:
     reservation = case.plan().reservation
     assert reservation is not None
     assert (reservation.run_id, reservation.starts_by, reservation.machine_ids) == (1, 1500, (100, 101))
+
+
+def test_of_kinds_that_are_equally_hard_to_place_the_one_named_first_is_placed_first() -> None:
+    places = Places(Ledger([MachineView(number, f"m{number}", 10, 10) for number in range(2)], ()))
+    names = (("m0", "m1"), ("m1", "m0"))
+    kinds = [Candidates(places, Ask(0, 1, 1, constraints=Constraints(names=each))) for each in names]
+    for workers in (kinds, kinds[::-1]):
+        assert pack(workers, Looks()) == [(0, 0), (1, 0)]
 
 
 def test_a_search_without_end_is_given_up() -> None:
