@@ -6,6 +6,7 @@ fit first, equal workers and equal machines tried once. It gives up after a numb
 is valid, one that it does not find may exist.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -76,9 +77,12 @@ class _Search:
         self.order = sorted(range(len(workers)), key=lambda number: self._hardest(workers[number]))
         self._tried = [workers[number] for number in self.order]
         self.rows: list[int] = []
-        rows = {row for rows in self._rows_of.values() for row in rows}
-        self._free = {row: self._free_on(row) for row in rows}
-        self._takers = {row: tuple(key for key in kinds if row in self._rows_of[key]) for row in rows}
+        takers = defaultdict[int, list[int]](list)
+        for key, rows in self._rows_of.items():
+            for row in rows:
+                takers[row].append(key)
+        self._takers = {row: tuple(keys) for row, keys in takers.items()}
+        self._free = {row: self._free_on(row) for row in takers}
 
     def _open_rows(self, one: Candidates, without: Collection[int]) -> list[int]:
         closed = set(without)
