@@ -25,7 +25,7 @@ from runs.consumers.event_stream import followed  # noqa: E402
 from runs.consumers.logs import LogConsumer, RunLogConsumer  # noqa: E402
 from runs.consumers.pages import GONE, RunConsumer, RunsConsumer, WorkerConsumer  # noqa: E402
 
-# Django reads forms. Twisted would too, before it, in memory, and answers a broken one by itself: 400, and not a word.
+# Django alone parses forms. Twisted would do so first, in memory, and answer a malformed one with a bare 400.
 WebRequest.__init__ = partialmethod(WebRequest.__init__, parsePOSTFormSubmission=False)
 
 

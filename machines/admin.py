@@ -1,5 +1,5 @@
-"""Staff's pages of clusters, shares, machines, what these are told of, and reports that could not be applied. No
-secret is ever shown."""
+"""Staff's pages of clusters, shares, machines, their credentials, drives and models, and reports that could not be
+applied. No secret is ever shown."""
 
 from django.contrib import admin
 from django.db.models import QuerySet
@@ -103,8 +103,9 @@ class JoinTokenAdmin(ReadOnly, admin.ModelAdmin):
     exclude = ("digest",)
 
 
-class ToldOfByMachines(ReadOnly, admin.ModelAdmin):
-    """Workspaces define these themselves, on their own pages, where machines are told of each change."""
+class DataAdmin(ReadOnly, admin.ModelAdmin):
+    """What workers need beside their image. Workspaces define it on their own pages, which tell machines of each
+    change."""
 
     list_select_related = ("workspace__organisation", "created_by")
     list_filter = ("workspace__organisation",)
@@ -117,17 +118,17 @@ class ToldOfByMachines(ReadOnly, admin.ModelAdmin):
         rows = told.order_by("machine__cluster__slug", "machine__name").values_list(
             "machine__cluster__slug", "machine__name", "state", "message"
         )
-        return format_html_join(mark_safe("<br>"), "{}/{}: {} {}", rows) or "no machine has told of it"
+        return format_html_join(mark_safe("<br>"), "{}/{}: {} {}", rows) or "no machine has reported it"
 
 
 @admin.register(Credential)
-class CredentialAdmin(ToldOfByMachines):
+class CredentialAdmin(DataAdmin):
     list_display = ("name", "workspace", "provider", "reference", "created_by", "changed_at")
     list_filter = ("provider", "workspace__organisation")
 
 
 @admin.register(Volume)
-class VolumeAdmin(ToldOfByMachines):
+class VolumeAdmin(DataAdmin):
     list_display = ("name", "kind", "workspace", "form", "source", "read_only", "created_by", "created_at")
     list_filter = ("kind", "form", "workspace__organisation")
 

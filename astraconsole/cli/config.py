@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -97,10 +96,14 @@ def require(config: Config, *needed: str) -> None:
 
 def _make_private(path: Path) -> None:
     """A token that others could read is not kept so; a file that cannot be changed is used as it is."""
-    if path.stat().st_mode & 0o077:
-        with suppress(PermissionError):
-            path.chmod(0o600)
-        click.echo(f"({path} could be read by others; its mode should be 600)", err=True)
+    if path.stat().st_mode & 0o077 == 0:
+        return
+    try:
+        path.chmod(0o600)
+    except OSError:  # another user's file, or a read-only file system: a mounted secret, say
+        click.echo(f"({path} can be read by others; its mode should be 600)", err=True)
+    else:
+        click.echo(f"({path} could be read by others; its mode is 600 now)", err=True)
 
 
 def _parsed(document: Any) -> Config:

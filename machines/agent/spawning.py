@@ -1,17 +1,19 @@
-"""Programs that the agent runs for itself, each in a session of its own so that it ends with all that it has begun."""
+"""Programs that the agent runs for itself, each in a session of its own, so that its children can be ended with it."""
 
 import asyncio
 import os
 import signal
 from asyncio.subprocess import Process
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 
 async def spawn(argv: Sequence[str], env: Mapping[str, str] | None = None, *, errors: int | None = None) -> Process:
-    """Its output is a pipe; `errors`: where stderr goes, as `subprocess` takes it. Raises OSError.
+    """Its stdout is a pipe; `errors`: where stderr goes, as `subprocess` takes it. Raises OSError.
 
-    Begun whole even if it is cancelled: asyncio, cancelled while it begins a program, would wait for that program's
-    children without having ended them."""
+    A cancellation waits until the program has begun, then ends it: asyncio, cancelled in the middle, would wait for the
+    program's children without having killed them.
+    """
     begin = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             *argv,
@@ -33,4 +35,5 @@ async def spawn(argv: Sequence[str], env: Mapping[str, str] | None = None, *, er
 def kill(process: Process) -> None:
     """With its whole session, unless it has ended."""
     if process.returncode is None:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended, and asyncio is yet to be told
+            os.killpg(process.pid, signal.SIGKILL)

@@ -326,11 +326,12 @@ class Supervisor:
             attempt.phases.append((event.phase, event.at))
         if reached and event.phase is Phase.RUNNING and attempt.probes is not None:
             attempt.not_ready = self._prober(attempt, attempt.probes, event.at).not_ready
-        known = (attempt.image_digest, attempt.engine_image, attempt.pull_progress)
-        news = (event.image_digest or known[0], event.engine_image or known[1], event.pull_progress)
-        if not reached and news == known:
+        before = (attempt.image_digest, attempt.engine_image, attempt.pull_progress)
+        attempt.image_digest = event.image_digest or attempt.image_digest
+        attempt.engine_image = event.engine_image or attempt.engine_image
+        attempt.pull_progress = event.pull_progress
+        if not reached and before == (attempt.image_digest, attempt.engine_image, attempt.pull_progress):
             return []
-        attempt.image_digest, attempt.engine_image, attempt.pull_progress = news
         self._changed(attempt)
         return [Save(attempt)] if reached else []
 

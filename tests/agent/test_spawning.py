@@ -1,6 +1,8 @@
 """Programs that the agent runs for itself end with all that they have begun."""
 
 import asyncio
+import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,13 @@ async def test_a_program_is_killed_with_its_children(tmp_path: Path) -> None:
     kill(process)
     await process.wait()
     await all_gone(tmp_path)
+    kill(process)
+
+
+async def test_a_program_that_has_ended_unnoticed_may_still_be_killed() -> None:
+    process = await spawn(["/bin/sleep", "0.1"])
+    with suppress(ChildProcessError):  # asyncio's own thread was first
+        os.waitpid(process.pid, 0)  # noqa: ASYNC222: the loop must not hear of it
     kill(process)
 
 

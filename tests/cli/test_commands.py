@@ -17,8 +17,6 @@ from astraconsole.cli.problems import NotConfigured, Problem, Refused, Unreachab
 from machines.packed_code import read
 from tests.cli.stand_in import StandIn, standing_in
 
-SAVED = config.Config("http://console", "secret", "acme", "vision", "gpu-east")
-
 
 @pytest.fixture
 def console(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[StandIn]:
@@ -268,29 +266,6 @@ def test_a_run_without_a_name_is_named_after_its_command(argv: tuple[str, ...], 
     name, _, number = default_name(argv).rpartition("-")
     assert name == stem
     assert 10_000 <= int(number) <= 99_999
-
-
-def test_the_saved_configuration_is_private_and_the_environment_wins(tmp_path: Path) -> None:
-    home = {"XDG_CONFIG_HOME": str(tmp_path)}
-    config.save(SAVED, home)
-    assert config.config_path(home).stat().st_mode & 0o777 == 0o600
-    assert config.load(home) == SAVED
-    assert config.load({**home, "ASTRA_CLUSTER": "west"}).cluster == "west"
-    assert config.load({**home, "ASTRA_WORKSPACE": "nlp"}).cluster == ""
-    assert config.load({**home, "ASTRA_URL": "http://elsewhere"}).token == ""
-
-
-def test_a_configuration_that_others_can_read_is_made_private_and_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    home = {"XDG_CONFIG_HOME": str(tmp_path)}
-    config.save(SAVED, home)
-    assert config.load(home) == SAVED
-    assert capsys.readouterr().err == ""
-    config.config_path(home).chmod(0o644)
-    assert config.load(home) == SAVED
-    assert "could be read by others" in capsys.readouterr().err
-    assert config.config_path(home).stat().st_mode & 0o777 == 0o600
 
 
 def test_a_token_that_is_refused_is_told_how_to_get_another(console: StandIn) -> None:

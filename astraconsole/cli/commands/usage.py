@@ -10,7 +10,7 @@ import click
 from astraconsole.cli.client import connect
 from astraconsole.cli.output import as_json, dash, print_json, print_table
 
-_MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])", re.ASCII)
+_MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
 FIELDS = ("month", "organisation", "workspace", "user", "gpu_hours")
 
 

@@ -97,11 +97,13 @@ def _environment(root: Part, left_out: list[LeftOut]) -> dict[str, str]:
     for item in value if isinstance(value, list) else []:
         name, equals, text = str(item).partition("=")
         pairs.append((name, text if equals else None))
-    there = [(str(name), str(item)) for name, item in pairs if item is not None and "${{" not in str(item)]
-    for name, _ in pairs:
-        if str(name) not in dict(there):
+    found: dict[str, str] = {}
+    for name, item in pairs:
+        if item is None or "${{" in str(item):
             left_out.append(LeftOut(f"env.{name}", "its value is not in the file: set it, or use a credential"))
-    return dict(there)
+        else:
+            found[str(name)] = str(item)
+    return found
 
 
 def _resources(part: Part) -> tuple[Share, dict[str, Any]]:

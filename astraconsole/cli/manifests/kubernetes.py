@@ -176,12 +176,12 @@ def _volcano(root: Part, metadata: Part) -> Imported:
 def _ray(root: Part, metadata: Part) -> Imported:
     """Commands are what Ray's operator would start."""
     spec = root.part("spec")
-    entrypoint, groups = spec.text("entrypoint"), []
+    entrypoint = spec.text("entrypoint")
     cluster = spec.part("rayClusterSpec") if "rayClusterSpec" in spec.value else spec
     head = cluster.part("headGroupSpec")
     start = "ray start --head --port=6379"
     start += f" && {entrypoint}" if entrypoint else " --block"
-    groups.append(Group("head", 1, _with_command(read_pod(head.part("template")), start), head.path))
+    groups = [Group("head", 1, _with_command(read_pod(head.part("template")), start), head.path)]
     for index, workers in enumerate(cluster.parts("workerGroupSpecs")):
         pod = _with_command(read_pod(workers.part("template")), "ray start --address=$MASTER_ADDR:6379 --block")
         name = run_name(workers.text("groupName"), f"workers{index}")

@@ -15,7 +15,6 @@ NODES_MAX = 50_000  # values in all, aliases counted as often as they are used
 _TEMPLATE = re.compile(r"\{\{-?\s*(.+?)\s*-?\}\}|\{%-?\s*(.+?)\s*-?%\}")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)[^}]*\})")
 _OWN_REFERENCE = re.compile(r"\$\{\{\s*(?:secrets|dstack)\.[^}]*\}\}")  # which dstack fills in itself
-_NOTHING = re.compile(r"(?!)")
 # Text for a shell or program inside the worker, where $NAME is filled in at run time.
 PROGRAM_TEXT = frozenset({"command", "args", "run", "setup", "commands", "init", "entrypoint", "data", "script"})
 
@@ -87,8 +86,9 @@ def refuse_templates(found: Iterable[re.Match[str]]) -> None:
 
 
 def _refuse_unfilled(document: dict[str, Any]) -> None:
-    own = _OWN_REFERENCE if "kind" not in document and "type" in document else _NOTHING
-    texts = [own.sub("", text) for text in _texts(document)]
+    texts = list(_texts(document))
+    if "kind" not in document and "type" in document:  # dstack's
+        texts = [_OWN_REFERENCE.sub("", text) for text in texts]
     refuse_templates(match for text in texts for match in _TEMPLATE.finditer(text))
     names = list(dict.fromkeys(match[1] or match[2] for text in texts for match in _VARIABLE.finditer(text)))
     if names:

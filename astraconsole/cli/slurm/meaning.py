@@ -265,10 +265,11 @@ class _Gpus:
     def _per_socket(reader: _Reader) -> GpuAsk | None:
         """Of one node: sbatch takes it only with the number of sockets."""
         each, sockets = reader.read("gpus-per-socket", parse_gpus), reader.read("sockets-per-node", parse_count)
-        if each is None or sockets is None:
-            if each is not None:
-                where = reader.options["gpus-per-socket"].where
-                reader.faults.append(f"{where} needs --sockets-per-node: or use --gpus-per-node")
+        if each is None:
+            return None
+        if sockets is None:
+            where = reader.options["gpus-per-socket"].where
+            reader.faults.append(f"{where} needs --sockets-per-node: or use --gpus-per-node")
             return None
         return GpuAsk(each.count * sockets, each.model)
 

@@ -4,7 +4,7 @@
         manifest     what the source held when the copy was begun, and on which boot of this machine
         part/        what is here so far: of each file, its first bytes
         copy/        all of it; there or not there, never in part
-        wrong        the checksum of what the manifest tells of, where that is not the one that was asked for
+        wrong        the checksum that the manifest's files turned out to have, where another one was asked for
 
 Whatever breaks off, the next try goes on where the files end, if the source is still what the manifest says. What an
 earlier boot left half-filled is begun anew: the disk may not have it as it was written.
@@ -97,7 +97,7 @@ class Filling:
             self._wrong.unlink(missing_ok=True)
             write_manifest(self._folder, manifest)
         elif self._wrong.exists() and all(entry.version for entry in entries):
-            raise self._wrong_checksum(self._wrong.read_text())  # the same would come again
+            raise self._wrong_checksum(self._wrong.read_text())  # reading again would bring the same
         self._part.mkdir(mode=0o755, exist_ok=True)
         return manifest
 
