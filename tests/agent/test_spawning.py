@@ -33,7 +33,7 @@ async def test_a_program_is_killed_with_its_children(tmp_path: Path) -> None:
 async def test_a_program_that_has_ended_unnoticed_may_still_be_killed() -> None:
     process = await spawn(["/bin/sleep", "0.1"])
     with suppress(ChildProcessError):  # asyncio's own thread was first
-        os.waitpid(process.pid, 0)  # noqa: ASYNC222: the loop must not hear of it
+        os.waitpid(process.pid, 0)  # noqa: ASYNC222  (the loop must not hear of it)
     kill(process)
 
 
