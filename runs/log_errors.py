@@ -26,19 +26,19 @@ _NOT_BEFORE = re.compile(
     r"|(?:^|[\s\"'=(\[])--?[A-Za-z0-9_-]*-)$",  # --ignore-error
     re.IGNORECASE,
 )
-_NOT_AFTER = re.compile(
-    rf"[\"']?[ \t]*[:=,]?[ \t]*{_NUMBER}"  # error: 0.03, killed, 0
-    rf"|[\"']?[ \t]*[:=]?[ \t]*{_PERCENT}{_VALUE_ENDS}"  # test error: 5%
+_VALUE = rf"[\"']?[ \t]*[:=,]?[ \t]*{_NUMBER}"  # error: 0.03, killed, 0
+_DENIAL = (
+    rf"[\"']?[ \t]*[:=]?[ \t]*{_PERCENT}{_VALUE_ENDS}"  # test error: 5%
     rf"|[\"']?[ \t]*[:=][ \t]*{_NOTHING}{_VALUE_ENDS}"
     r"|[ \t]+(?:rate|count|bound|bar|margin|norm|budget|threshold|tolerance)s?(?![A-Za-z0-9_])"  # error rate
     r"|[ \t]+(?:free|correction)(?![A-Za-z0-9_])"
     r"|[ \t]+(?:code|status)[ \t]*[:=]?[ \t]*0+(?![A-Za-z0-9_.])"
     r"|-(?:free|rate|prone|correct|toleran|bar|handl|count|budget|level)"
-    r"|\.[a-z]|@",  # error.log, error@5
-    re.IGNORECASE,
+    r"|\.[a-z]|@"  # error.log, error@5
 )
+_NOT_AFTER = re.compile(rf"{_VALUE}|{_DENIAL}", re.IGNORECASE)
 # `ERROR: 0 GPUs found` begins with a level, not with a name: only a value that is all there is makes it a metric.
-_NOT_AFTER_LEVEL = re.compile(_NOT_AFTER.pattern.replace(_NUMBER, _NUMBER + _VALUE_ENDS, 1), re.IGNORECASE)
+_NOT_AFTER_LEVEL = re.compile(rf"{_VALUE}{_VALUE_ENDS}|{_DENIAL}", re.IGNORECASE)
 # `ValueError: 0.5 is too small` is an error, `MeanSquaredError: 0.5` a metric, `KeyError: 0` an error again.
 _NOT_AFTER_CLASS = re.compile(
     rf"[\"']?[ \t]*[:=][ \t]*(?:{_NUMBER}|{_PERCENT}|false|null){_VALUE_ENDS}"

@@ -32,7 +32,7 @@ _SYMBOLS = (
     | {0x7F: 0x2421}
     | dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
 )
-# What stands on the character before it.
+# What is drawn on the character before it.
 _JOINS = (
     "\u0300-\u036f\u0483-\u0489\u0591-\u05bd\u064b-\u065f\u1ab0-\u1aff\u1dc0-\u1dff"
     "\u200c\u200d\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f"
@@ -46,8 +46,8 @@ class Piece(NamedTuple):
 
 
 def pieces_of(text: str, final: bool) -> list[Piece]:
-    """Control characters as symbols. `final`: no more of the line will come; else a code that its end cuts is not
-    shown."""
+    """Control characters as symbols. `final`: no more of the line will come; else a code that is cut off at its end is
+    left out."""
     if _SPECIAL.search(text) is None:
         return [Piece(text, PLAIN)] if text else []
     if not final:
@@ -83,6 +83,7 @@ def _moved(text: str) -> list[Piece]:
         elif code.group() == "\b":
             row.move(-1)
         elif code["final"] and _MOVES.fullmatch(code.group()):
+            # Nine digits are beyond every line; Python refuses to read some thousands.
             row.apply(code["final"], *(int(part[:9] or 0) for part in code["parameters"].split(";")[:2]))
     if at < len(text):
         row.write(text[at:], style)
@@ -122,13 +123,13 @@ class _Row:
                 self.go_to(second - 1)
             case "E" | "F":
                 self.go_to(0)
-            case "J" if first > 1:  # a cleared screen: what was printed stays until something is written in its place
+            case "J" if first > 1:  # a cleared screen: the line stays until something is written in its place
                 self.go_to(0)
             case "J" | "K":
                 self.erase(first)
 
     def erase(self, what: int) -> None:
-        """0: from the cursor on; 2, 3, or 1 at the end: all, and what follows begins at the first column."""
+        """0: from the cursor on. 2 and 3, and 1 with the cursor at the end: all; the next text begins at column 0."""
         if what == 0:
             del self.cells[self.column :]
         elif what > 1 or self.column >= len(self.cells):

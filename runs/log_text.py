@@ -15,7 +15,7 @@ from runs.units import format_memory
 
 LINE_MAX = 16 * 1024  # bytes of a line that are shown
 
-# Colours and modes of the terminal, also one whose end is still to come.
+# Codes that change colours and modes, the last one perhaps cut off.
 _SHOWS_NOTHING = re.compile(rb"(?:\x1b\[[0-?]*[mhl])*(?:\x1b(?:\[[0-?]*)?)?")
 
 
@@ -98,7 +98,9 @@ class LineDecoder:
         decoder._current = Segment(place.segment, head[: min(length, line_max)], length)
         if place.returns:
             decoder._shown = decoder._current
-            pending = head[length:].rpartition(b"\r")[2]  # none where the head is cut: then returns are all there is
+            pending = head[length:].rpartition(b"\r")[
+                2
+            ]  # empty where the head is cut: then nothing but returns follows
             decoder._current = Segment(place.next - len(pending), pending, len(pending))
         decoder._line, decoder._next = place.line, place.next
         return decoder
@@ -140,7 +142,7 @@ class LineDecoder:
         shown, current = self._shown, self._current
         if not current.length or not shown.length:
             return current if current.length else shown
-        short = self._next - shown.start <= self._line_max  # else a decoder that is resumed cannot see it
+        short = self._next - shown.start <= self._line_max  # more than that a resumed decoder is not given
         return shown if short and _SHOWS_NOTHING.fullmatch(current.head) else current
 
     def _as_line(self, complete: bool) -> Line:
@@ -149,8 +151,10 @@ class LineDecoder:
 
     def _extend(self, piece: bytes) -> None:
         parts = piece.split(b"\r")
+        # The last part may be unfinished, so it does not count: from the last one before it that shows something on,
+        # all earlier ones are written over. A progress bar has thousands of them.
         begin = next((at for at in range(len(parts) - 2, 0, -1) if not _SHOWS_NOTHING.fullmatch(parts[at])), 0)
-        if begin:  # nothing before it is shown
+        if begin:
             self._next += sum(map(len, parts[:begin])) + begin
             self._current = Segment(self._next)
         self._append(parts[begin])

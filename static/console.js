@@ -101,8 +101,8 @@ function startLive() {
   else setInterval(() => { if (!document.hidden) changed(); }, POLL_SECONDS * 1000);
 }
 
-// While a pointer is pressed nothing is replaced: it is a click only if press and release meet the same element. What
-// came meanwhile is asked for again.
+// While a pointer is pressed nothing is replaced: only a press and a release on the same element are a click. What came
+// meanwhile is asked for again.
 let pressed = false;
 const missed = new Map();
 
@@ -238,7 +238,7 @@ function markInvalid() {
   }
 }
 
-// ---- what a press could not do is told, instead of put where its answer would stand ----
+// ---- a press that was refused is told in a toast: its answer is an error, and nothing to put into the page ----
 
 document.addEventListener("htmx:beforeSwap", (event) => {
   const { xhr, requestConfig } = event.detail;
@@ -327,8 +327,8 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("htmx:afterSwap", (event) => { writeTimes(event.detail.elt.parentElement || document); });
 document.addEventListener("htmx:afterSettle", () => { writeTimes(document); markPicked(document); markInvalid(); });
 
-// On a narrow screen the menu and the tabs scroll sideways: where one is, is in view.
-function showWhere() {
+// On a narrow screen the menu and the tabs scroll sideways: the current entry is brought into view.
+function showCurrent() {
   for (const here of document.querySelectorAll(".nav [aria-current], .tabs [aria-current]")) {
     const row = here.parentElement;
     row.scrollLeft = here.offsetLeft - row.offsetLeft - (row.clientWidth - here.offsetWidth) / 2;
@@ -337,7 +337,7 @@ function showWhere() {
 
 document.addEventListener("DOMContentLoaded", () => {
   writeTimes(document);
-  showWhere();
+  showCurrent();
   setInterval(() => writeTimes(document), 1000);
   for (const button of document.querySelectorAll("[data-theme-switch]")) showTheme(button);
   startLive();

@@ -2,7 +2,7 @@
 // unfolded, checked or pressed there stays so, and only what differs is written.
 "use strict";
 
-// Rows that come and go are told apart by the first id in them, everything else by its own id or its place.
+// Rows that come and go are told apart by their own id or the first one in them, everything else by its id or place.
 const ROWS = new Set(["TR", "LI", "ARTICLE"]);
 
 function keyOf(node) {
@@ -10,6 +10,7 @@ function keyOf(node) {
   return node.id || (ROWS.has(node.tagName) && node.querySelector("[id]")?.id) || "";
 }
 
+// Makes the children of `parent` like those of `fresh`; returns the elements that htmx has yet to look at.
 function keepChildren(parent, fresh) {
   const coming = [...fresh.childNodes];
   const wanted = new Set(coming.map(keyOf));
@@ -42,7 +43,7 @@ function keepChildren(parent, fresh) {
   return written;
 }
 
-// Makes `node` like `fresh`; answers the elements whose hx- attributes are new to htmx.
+// The same of `node` itself.
 function keep(node, fresh) {
   if (node.nodeType !== Node.ELEMENT_NODE) {
     if (node.nodeValue !== fresh.nodeValue) node.nodeValue = fresh.nodeValue;
