@@ -81,6 +81,18 @@ def test_a_page_shows_the_log_and_where_to_go_on(world: World, machines: LogMach
     assert position_in(html) == "1.43.43.43.4.0"
 
 
+def test_a_failed_run_opens_the_log_of_the_worker_that_failed_first(world: World, machines: LogMachines) -> None:
+    run = builders.submit(world.access, world.cluster, "pair", array={"count": 2}, on_failure="FailJob")
+    good, bad = [builders.run_on(worker, world.machine) for worker in builders.workers(run)]
+    machines.prints(good.uid, b"all is well\n")
+    machines.prints(bad.uid, b"what went wrong\n")
+    page = "/o/acme/w/vision/jobs/gpu-east/pair?tab=logs"
+    assert "all is well" in world.client().get(page).content.decode()
+    builders.report_end(bad, 1)
+    assert "what went wrong" in world.client().get(page).content.decode()
+    assert "all is well" in world.client().get(f"{page}&worker=pair-0").content.decode()
+
+
 def test_a_page_hides_what_the_filter_drops(world: World, machines: LogMachines) -> None:
     machines.prints(world.attempt.uid, b"CUDA error\nstep error\nKilled\n")
     html = world.client().get(f"{WORKER_PAGE}?find=cuda&errors=on").content.decode()

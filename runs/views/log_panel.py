@@ -105,8 +105,8 @@ def worker_log(request: HttpRequest, worker: "Worker") -> dict[str, Any]:
 
 
 def run_log(request: HttpRequest, run: "Run") -> dict[str, Any]:
-    """On a run's page: of the worker that was asked for or of the first, or of several together (`*`, `*64`: from the
-    64th on). Empty without workers. Raises as `worker_log` does."""
+    """On a run's page: of the worker that was asked for, or else of the one that failed first or of the first, or of
+    several together (`*`, `*64`: from the 64th on). Empty without workers. Raises as `worker_log` does."""
     names = [name for name, _ in queries.names_and_states(run)]
     if not names:
         return {}
@@ -116,7 +116,8 @@ def run_log(request: HttpRequest, run: "Run") -> dict[str, Any]:
         parts = shown_together(run, wanted)
         address = f"{reverse('run', kwargs=request.resolver_match.kwargs)}/log"  # type: ignore[union-attr]
         return _context(request, f"?tab=logs&worker={quote(wanted)}&", address, parts, choices)
-    name = names[0] if wanted[:1] in ("", "*") else wanted
+    failed = None if wanted else queries.first_failed(run)
+    name = failed.name if failed else names[0] if wanted[:1] in ("", "*") else wanted
     worker = queries.get_worker_of(run, name)
     link = f"?tab=logs&worker={quote(name)}&"
     return _context(request, link, _worker_address(request, name), [_one(request, worker)], choices)
