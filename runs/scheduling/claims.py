@@ -20,6 +20,7 @@ from runs.scheduling.victims import Victims
 CLAIM_SECONDS = 300.0  # how long a claim lasts at most
 VICTIMS_PER_PASS = 100
 VAIN_SEARCHES_PER_PASS = 10  # each looks at every machine
+WORKERS_PER_PASS = 15_000  # for which room was looked for: the search that reaches it is the last
 
 
 class _Kept(NamedTuple):
@@ -39,7 +40,7 @@ class Claims:
         self._kept: dict[int, list[_Kept]] = {}
         self._lowest = min((hold.priority for hold in holds), default=None)
         self._hopeless: set[tuple[object, ...]] = set()
-        self._vain_searches = 0
+        self._vain_searches = self._workers = 0
 
     @cached_property
     def victims(self) -> Victims:
@@ -98,6 +99,7 @@ class Claims:
         key = (run.priority, run.gang, run.distinct_machines, len(wanted), asks)
         if not wanted or key in self._hopeless:
             return None
+        self._workers += len(wanted)
         found = search(self.victims, wanted, run.priority, bounds, run.gang)
         if found is None or not self._allows(run, found):
             self._hopeless.add(key)
@@ -113,7 +115,11 @@ class Claims:
     @property
     def _is_spent(self) -> bool:
         """Whether the rest is left to the next pass: this one has taken its time."""
-        return len(self.preemptions) >= VICTIMS_PER_PASS or self._vain_searches >= VAIN_SEARCHES_PER_PASS
+        return (
+            len(self.preemptions) >= VICTIMS_PER_PASS
+            or self._vain_searches >= VAIN_SEARCHES_PER_PASS
+            or self._workers >= WORKERS_PER_PASS
+        )
 
     def _has_lower(self, priority: int) -> bool:
         return self._lowest is not None and self._lowest < priority and self.victims.has_lower(priority)

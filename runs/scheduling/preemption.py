@@ -2,7 +2,7 @@
 
 The fewest victims, and of those the youngest; whole runs; none that does not help. What is freed is claimed: see
 `claims`. For one worker the answer is exact; for a gang each worker in turn has the fewest more give way, and victims
-that others have made needless are spared at the end.
+that others have made needless are spared at the end. A gang of very many has not every choice looked at.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -14,6 +14,9 @@ from runs.scheduling.candidates import Candidates
 from runs.scheduling.ledger import Ints, Mask, Take, lowest_bits
 from runs.scheduling.subsets import fewest_covering
 from runs.scheduling.victims import Victim, Victims
+
+GAINS_PER_SEARCH = 20_000  # victims weighed against each other; then whoever helps is taken, the youngest first
+GIVES_TO_SPARE = 4_000  # workers that are placed anew to see who was needless
 
 
 class Found(NamedTuple):
@@ -49,9 +52,9 @@ def search(pool: Victims, wanted: Sequence[Candidates], priority: int, bounds: B
 
 
 def _spare_the_needless(pool: Victims, trial: "_Trial", wanted: Sequence[Candidates], bounds: Bounds) -> Found:
-    victims = trial.victims
+    victims, tries = trial.victims, GIVES_TO_SPARE // len(wanted)
     if len(victims) > 1:
-        for victim in sorted(victims, key=lambda victim: victim.started_at):
+        for victim in sorted(victims, key=lambda victim: victim.started_at)[:tries]:
             fewer = [other for other in victims if other is not victim]
             again = _Trial(pool, bounds)
             again.release(fewer)
@@ -68,6 +71,10 @@ class _Trial:
         self.victims: list[Victim] = []
         self.rooms: list[Take] = []
         self.spare = pool.spare.copy()
+        self._weighed = 0
+        self._given: Ints = np.zeros(len(self.ledger.machines), dtype=np.int64)  # GPUs that are free now, by row
+        self._prefer: Mask = np.zeros(len(self.ledger.machines), dtype=bool)
+        self._prefer[list(bounds.prefer)] = True
         self._open: Mask = self.ledger.connected.copy()
         self._open[list(bounds.prefer)] = True  # what is claimed stays so while its machine is away for a moment
         self._open[list(bounds.closed)] = False
@@ -80,17 +87,13 @@ class _Trial:
 
     def give(self, candidates: Candidates) -> bool:
         """Room for one worker, if there is some: preferred rows first, then where the fewest GPUs are left."""
-        gpus, kinds = candidates.ask.gpus, candidates.place.kinds
-        row = min(
-            self._rows_with_room(candidates),
-            key=lambda row: (row not in self.bounds.prefer, self.spare.free_gpus(row, kinds).bit_count() - gpus, row),
-            default=None,
-        )
+        row = next(self._rows_with_room(candidates, in_order=True), None)
         if row is None:
             return False
-        bits = lowest_bits(self.spare.free_gpus(row, kinds), gpus)
+        bits = lowest_bits(self.spare.free_gpus(row, candidates.place.kinds), candidates.ask.gpus)
         room = Take(row, *self.ledger.needs(candidates.ask, row), bits)
         self.spare.promise(room)
+        self._given[row] += (bits & ~self.ledger.held[row] & ~self.spare.freed[row]).bit_count()
         self.rooms.append(room)
         if self.bounds.distinct:
             self._open[row] = False
@@ -106,17 +109,19 @@ class _Trial:
         one = self._one(candidates, may_go, wanted)
         return [one] if one is not None else self._several(candidates, may_go, priority)
 
-    def _rows_with_room(self, candidates: Candidates) -> Iterator[int]:
-        """Without anybody else's giving way."""
+    def _rows_with_room(self, candidates: Candidates, in_order: bool = False) -> Iterator[int]:
+        """Without anybody else's giving way. `in_order`: the best first."""
         short = self._short(candidates)
         rows = np.flatnonzero(self._open & candidates.place.open & (short[0] <= 0) & (short[1] <= 0) & (short[2] <= 0))
+        if in_order:
+            rows = rows[np.lexsort((-short[0][rows], ~self._prefer[rows]))]
         return (row for row in map(int, rows) if self._fits(candidates, row))
 
     def _short(self, candidates: Candidates) -> tuple[Ints, Ints, Ints]:
-        """By row, what at least is lacking: GPUs, cores, memory. Kinds of GPUs and promises are not looked at."""
+        """By row, what at least is lacking: GPUs, cores, memory. Kinds of GPUs are not looked at."""
         ledger, need = self.ledger, candidates.need
         return (
-            candidates.ask.gpus - (ledger.free_gpus_in_all + self.spare.gpus),
+            candidates.ask.gpus - (ledger.free_gpus_in_all + self.spare.gpus - self._given),
             need.cpu_milli - (ledger.free_cpu + self.spare.cpu_milli),
             need.memory_bytes - (ledger.free_memory + self.spare.memory_bytes),
         )
@@ -133,9 +138,10 @@ class _Trial:
                 continue
             known.add(victim.run_id)
             gain = sum(self._workers(candidates, room, wanted) for room in victim.rooms.values())
+            self._weighed += 1
             if min(gain, wanted) > most:
                 best, most = victim, min(gain, wanted)
-                if most == wanted:
+                if most == wanted or self._weighed > GAINS_PER_SEARCH:
                     break
         return best
 

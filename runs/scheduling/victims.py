@@ -27,7 +27,7 @@ class Victim(NamedTuple):
 
 
 class Spare:
-    """By row: room beside what the ledger says is free. `gpus` counts what is freed, promised or not."""
+    """By row: room beside what the ledger says is free. `gpus` counts what is freed and not promised."""
 
     def __init__(self, ledger: Ledger) -> None:
         count = len(ledger.machines)
@@ -47,19 +47,19 @@ class Spare:
 
     def add(self, room: Take) -> None:
         """It will be free."""
-        self._count(room, 1)
         self.freed[room.row] |= room.gpu_bits
-        self.gpus[room.row] = self.freed[room.row].bit_count()
+        self._count(room, 1)
 
     def promise(self, room: Take) -> None:
-        self._count(room, -1)
         self.promised[room.row] |= room.gpu_bits
+        self._count(room, -1)
 
     def promise_no_more(self, room: Take) -> None:
-        self._count(room, 1)
         self.promised[room.row] &= ~room.gpu_bits
+        self._count(room, 1)
 
     def _count(self, room: Take, sign: int) -> None:
+        self.gpus[room.row] = (self.freed[room.row] & ~self.promised[room.row]).bit_count()
         self.cpu_milli[room.row] += sign * room.cpu_milli
         self.memory_bytes[room.row] += sign * room.memory_bytes
 

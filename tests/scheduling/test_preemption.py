@@ -207,3 +207,25 @@ def test_where_there_are_too_many_ways_the_first_that_suffice_are_taken() -> Non
     chosen = fewest_covering(amounts, (0, 12, 12), 60)
     assert chosen is not None
     assert len(chosen) == 24
+
+
+def test_a_gang_of_very_many_has_as_many_give_way_as_it_needs() -> None:
+    case = cluster().machine(gpus=8, cores=64, count=150)
+    for number in range(150):
+        case.holding(f"m{number}", gpus=8, run=5000 + number, started_at=number)
+    plan = case.run("urgent", gpus=2, workers=500, gang=True, priority=1).expect().plan()
+    assert {preemption.run_id for preemption in plan.preemptions} == {5000 + number for number in range(25, 150)}
+    claim = plan.claims[1]
+    assert claim is not None
+    assert len({(room.machine_id, gpu) for room in claim.rooms for gpu in room.gpu_indexes}) == 1000
+
+
+def test_who_a_gang_of_very_many_has_give_way_is_not_weighed_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runs.scheduling.preemption.GAINS_PER_SEARCH", 0)
+    case = cluster().machine(gpus=8, count=3)
+    for number, gpus in enumerate((8, 4, 4)):
+        case.holding(f"m{number}", gpus=gpus, cores=60, run=50 + number, started_at=number)
+    case.run("urgent", gpus=4, cores=30, workers=3, gang=True, priority=1)
+    assert victims(case) == [52, 51]  # the youngest that helps; 50 would have made room for two
+    monkeypatch.setattr("runs.scheduling.claims.WORKERS_PER_PASS", 0)
+    assert victims(case) == []
