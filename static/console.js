@@ -266,13 +266,16 @@ function tell(text) {
 
 // ---- a form is sent once, however often its button is pressed before the answer comes ----
 
+const SEND_AGAIN_SECONDS = 10; // somebody may have stopped the page from loading, which no event tells
 let sent = new WeakSet();
 addEventListener("pageshow", () => { sent = new WeakSet(); }); // Back may bring the page as it was left
 
 document.addEventListener("submit", (event) => {
-  if (event.defaultPrevented || event.target.method !== "post") return;
-  if (sent.has(event.target)) event.preventDefault();
-  sent.add(event.target);
+  const form = event.target;
+  if (event.defaultPrevented || form.method !== "post") return;
+  if (sent.has(form)) { event.preventDefault(); return; }
+  sent.add(form);
+  setTimeout(() => sent.delete(form), SEND_AGAIN_SECONDS * 1000);
 });
 
 // ---- theme, copying, toasts, keys ----
