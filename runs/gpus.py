@@ -7,7 +7,7 @@ from datetime import datetime
 from astraconsole.tenancy.queries import Access
 from machines import queries as machine_queries
 from machines.metrics import store
-from machines.metrics.query import natural
+from machines.metrics.query import natural_key
 from machines.models import Gpu, Machine, MachineState
 from runs.models import Attempt
 
@@ -80,7 +80,7 @@ class SeenGpu:
 def gpus_for(access: Access, cluster: str | None, now: datetime) -> list[SeenGpu]:
     """By cluster, machine (gpu-9 before gpu-10) and index, in four queries. Another workspace's run is never named."""
     having_gpus = [machine for machine in machine_queries.machines_for(access, cluster) if machine.gpus.all()]
-    machines = sorted(having_gpus, key=lambda machine: (machine.cluster.slug, natural(machine.name)))
+    machines = sorted(having_gpus, key=lambda machine: (machine.cluster.slug, natural_key(machine.name)))
     ids = [machine.pk for machine in machines]
     holders, use = _holders(access, ids), store.gpu_use(ids, now)
     return [_seen(machine, gpu, holders, use, now) for machine in machines for gpu in machine.gpus.all()]

@@ -196,7 +196,7 @@ def query(ask: Ask, attempts: Mapping[UUID, Labels]) -> dict[str, Any]:
         "step": _plain(ask.step),
         "series": [
             {"labels": dict(labels), "points": points}
-            for labels, rows in sorted(groups.items(), key=lambda group: [natural(value) for _, value in group[0]])
+            for labels, rows in sorted(groups.items(), key=lambda group: [natural_key(value) for _, value in group[0]])
             if (points := _points(milliseconds, align.combine(np.stack(rows), ask.agg)))
         ],
     }
@@ -276,6 +276,6 @@ def _plain(number: float) -> float:
     return int(number) if float(number).is_integer() else float(number)
 
 
-def natural(text: str) -> tuple[Any, ...]:
-    """gpu 10 after gpu 9, llama-10 after llama-9."""
+def natural_key(text: str) -> tuple[Any, ...]:
+    """Sorts names with numbers as people do: gpu 10 after gpu 9, llama-10 after llama-9."""
     return tuple((0, int(part), "") if part.isdigit() else (1, 0, part) for part in re.split(r"(\d+)", text))

@@ -317,8 +317,9 @@ def attempts_at_barriers(run_ids: Iterable[int]) -> list[tuple[UUID, int, int]]:
 
 
 def runs_late_at_barriers(limit: timedelta, engine: timedelta, now: datetime) -> list[int]:
-    """Runs of which a worker has waited for the others for `limit`, and for `engine` more where engines start beside
-    them. Not while a machine that one of them waits on fills a drive or a model of theirs, nor within `limit` after."""
+    """Runs of which a worker has waited at the barrier for `limit`, and for `engine` more if engines start beside its
+    workers. Not while a machine that another worker still prepares on fills a drive or a model of their workspace, nor
+    within `limit` after that."""
     found = fetch(
         """
         WITH waits AS (
