@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# A busy machine is no failure.
+# On a busy machine an example may take any time: that is no failure.
 settings.register_profile("suite", parent=settings.default, deadline=None)
 settings.load_profile("suite")
 

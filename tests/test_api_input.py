@@ -112,7 +112,7 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 VARIANTS = st.builds(replaced, st.just(RESNET50), st.sampled_from(leaves(RESNET50)), JSON)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=JSON | VARIANTS)
 def test_any_json_is_a_run_or_a_typed_refusal(api: Caller, body: object) -> None:
     answer = api.post(f"{API}/jobs", body)
@@ -123,7 +123,7 @@ def test_any_json_is_a_run_or_a_typed_refusal(api: Caller, body: object) -> None
         assert set(answer.json()) <= {"code", "message", "detail"}
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=st.binary(max_size=100))
 def test_any_bytes_are_a_typed_refusal(api: Caller, raw: bytes) -> None:
     for address in (f"{API}/jobs", f"{API}/tasks/resnet50-9/stop"):
@@ -132,7 +132,7 @@ def test_any_bytes_are_a_typed_refusal(api: Caller, raw: bytes) -> None:
         assert answer.json()["code"]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(name="/")
 @example(name="a/")
 @given(name=st.text(min_size=1).filter(lambda name: name.isprintable() and name not in (".", "..")))

@@ -119,7 +119,7 @@ def test_a_refused_parameter_is_told_the_rule_in_the_words_of_a_refused_body(
     assert body["detail"] == [{"field": parameter, "rule": rule}]
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     parameters=st.dictionaries(
         st.sampled_from(["state", "name", "search", "mine", "deleted", "limit", "after", "other"]),

@@ -107,7 +107,7 @@ zones = st.sampled_from([BERLIN, "UTC", "America/New_York", "Australia/Lord_Howe
 moments = st.datetimes(datetime(2025, 1, 1), datetime(2028, 1, 1)).map(lambda at: at.replace(tzinfo=UTC))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(fields, zones, moments)
 def test_times_come_in_order_each_once_whatever_clocks_do(expression: str, zone: str, after: datetime) -> None:
     if faults_of_expression(expression):
@@ -117,7 +117,7 @@ def test_times_come_in_order_each_once_whatever_clocks_do(expression: str, zone:
     assert all(at.second == at.microsecond == 0 for at in times)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(fields, zones, moments, st.timedeltas(timedelta(0), timedelta(days=3)))
 def test_going_on_from_any_moment_skips_no_time(expression: str, zone: str, after: datetime, later: timedelta) -> None:
     if faults_of_expression(expression):
@@ -128,7 +128,7 @@ def test_going_on_from_any_moment_skips_no_time(expression: str, zone: str, afte
         assert upcoming(expression, zone, after + later, len(left)) == left
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(fields, zones, moments, st.timedeltas(timedelta(0), timedelta(days=40)))
 def test_nothing_is_due_between_the_latest_and_now(
     expression: str, zone: str, after: datetime, gone: timedelta

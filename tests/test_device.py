@@ -11,7 +11,6 @@ from django.contrib.auth import get_user
 from django.test import Client
 from django.utils import timezone
 from hypothesis import given
-from hypothesis import settings as tries
 from hypothesis import strategies as st
 
 from astraconsole import limits
@@ -120,7 +119,6 @@ def test_neither_code_is_kept_and_old_logins_go() -> None:
     assert DeviceLogin.objects.count() == 1
 
 
-@tries(deadline=None)  # of a busy machine
 @given(st.randoms())
 def test_a_code_is_read_however_it_is_typed(random: Any) -> None:
     letters = "".join(random.choice(device.LETTERS) for _ in range(8))

@@ -57,7 +57,7 @@ SPECS = st.dictionaries(st.sampled_from(["a", "b", "code"]), JSON)
 
 
 @given(SPECS, SPECS)
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_there_are_differences_exactly_where_specifications_differ(before: dict, after: dict) -> None:
     def given(spec: dict) -> dict:
         return {name: value for name, value in spec.items() if value is not None}

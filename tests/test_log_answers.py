@@ -200,7 +200,7 @@ def test_bytes_that_are_not_kept_are_a_gap(running: tuple[Caller, Attempt], mach
     assert (piece["gap"], piece["start"]) == ({"start": 5, "end": 2 * 1024**2}, 2 * 1024**2)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=60), st.integers(4, 12))
 def test_slices_put_together_are_the_whole_text(
     attempt: Attempt, machines: LogMachines, data: bytes, limit: int

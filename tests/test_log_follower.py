@@ -74,7 +74,7 @@ async def test_following_goes_on_exactly_where_the_page_ended(machines: LogMachi
     assert (shown(third), third.position, third.status) == ([], second.position, "live")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from([b"a", b"\n", b"\r", b"\xe2\x82\xac", b"\xe2", b"50%\r", b"line\n"]), max_size=20))
 def test_pieces_followed_one_by_one_are_the_whole_log(machines: LogMachines, pieces: list[bytes]) -> None:
     source = a_source()

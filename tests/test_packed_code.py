@@ -121,7 +121,7 @@ MEMBERS = st.one_of(
 )  # fmt: skip
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(MEMBERS, max_size=6))
 def test_whatever_is_accepted_stays_inside(tmp_path_factory: pytest.TempPathFactory, members: list) -> None:
     try:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from runs.receipt import (
@@ -78,7 +78,6 @@ def test_a_run_without_workers_was_in_the_queue_all_the_time() -> None:
     ),
     st.booleans(),
 )
-@settings(deadline=None)
 def test_the_parts_add_up_to_the_whole_whatever_happened(workers: list[list[tuple[float, int]]], gang: bool) -> None:
     found = where_time_went(moves(*workers), gang, 0, 100)
     assert sum(found.values()) == pytest.approx(100)

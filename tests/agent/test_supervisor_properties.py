@@ -181,7 +181,7 @@ ACTIONS = [name for name in vars(World) if not name.startswith("_") and name not
 COMMON = ["assign", "send_set", "exit", "take_reports"]  # more often, so that most attempts come to run and to end
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(st.lists(st.tuples(st.sampled_from(ACTIONS + COMMON * 2), st.sampled_from(UIDS)), min_size=10, max_size=60))
 def test_reality_comes_to_match_the_set_and_nothing_starts_twice(steps):
     world = World()

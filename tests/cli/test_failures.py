@@ -306,7 +306,7 @@ DOCUMENTS = st.recursive(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     st.lists(WORDS, max_size=5),
     st.sampled_from([200, 201, 400, 500]),

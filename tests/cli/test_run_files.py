@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from astraconsole.cli.problems import NotConfigured
@@ -21,7 +21,6 @@ PLAIN = st.recursive(
 )
 
 
-@settings(deadline=None)  # of a busy machine
 @given(PLAIN)
 def test_json_is_read_as_json_by_name_and_by_look(document: Any) -> None:
     content = json.dumps({"x": document}).encode()
@@ -96,7 +95,6 @@ def test_what_cannot_be_read_is_said_in_one_sentence(name: str, content: bytes, 
     assert "\n" not in str(refused.value)
 
 
-@settings(deadline=None)  # of a busy machine
 @given(st.binary(max_size=200), st.sampled_from(["run.yaml", "run.json", "standard input"]))
 def test_no_content_whatever_raises_anything_else(content: bytes, name: str) -> None:
     try:

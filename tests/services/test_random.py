@@ -190,6 +190,6 @@ class Lives(RuleBasedStateMachine):
 def test_random_lives_keep_every_invariant() -> None:
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     run_state_machine_as_test(
-        Lives, settings=settings(max_examples=12, stateful_step_count=25, deadline=None, suppress_health_check=checks)
+        Lives, settings=settings(max_examples=12, stateful_step_count=25, suppress_health_check=checks)
     )
     assert not connection.needs_rollback
