@@ -72,7 +72,9 @@ class _Trial:
         self.rooms: list[Take] = []
         self.spare = pool.spare.copy()
         self._weighed = 0
-        self._given: Ints = np.zeros(len(self.ledger.machines), dtype=np.int64)  # GPUs that are free now, by row
+        self._given: Ints = np.zeros(
+            len(self.ledger.machines), dtype=np.int64
+        )  # promised GPUs that nobody held, by row
         self._prefer: Mask = np.zeros(len(self.ledger.machines), dtype=bool)
         self._prefer[list(bounds.prefer)] = True
         self._open: Mask = self.ledger.connected.copy()

@@ -105,8 +105,8 @@ def worker_log(request: HttpRequest, worker: "Worker") -> dict[str, Any]:
 
 
 def run_log(request: HttpRequest, run: "Run") -> dict[str, Any]:
-    """On a run's page: of the worker that was asked for, or else of the one that failed first or of the first, or of
-    several together (`*`, `*64`: from the 64th on). Empty without workers. Raises as `worker_log` does."""
+    """On a run's page: of the worker that was asked for, or of several together (`*`, `*64`: from the 64th on); of the
+    one to look at first where none was. Empty without workers. Raises as `worker_log` does."""
     names = [name for name, _ in queries.names_and_states(run)]
     if not names:
         return {}
@@ -116,11 +116,16 @@ def run_log(request: HttpRequest, run: "Run") -> dict[str, Any]:
         parts = shown_together(run, wanted)
         address = f"{reverse('run', kwargs=request.resolver_match.kwargs)}/log"  # type: ignore[union-attr]
         return _context(request, f"?tab=logs&worker={quote(wanted)}&", address, parts, choices)
-    failed = None if wanted else queries.first_failed(run)
-    name = failed.name if failed else names[0] if wanted[:1] in ("", "*") else wanted
+    name = wanted if wanted and not wanted.startswith("*") else _first_to_look_at(run, names)
     worker = queries.get_worker_of(run, name)
     link = f"?tab=logs&worker={quote(name)}&"
     return _context(request, link, _worker_address(request, name), [_one(request, worker)], choices)
+
+
+def _first_to_look_at(run: "Run", names: Sequence[str]) -> str:
+    """The worker that failed first: its log has the cause."""
+    failed = queries.first_failed(run)
+    return failed.name if failed else names[0]
 
 
 def _worker_address(request: HttpRequest, name: str) -> str:
