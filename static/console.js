@@ -133,7 +133,8 @@ document.addEventListener("htmx:beforeSwap", (event) => {
     answers.delete(target.id);
     return;
   }
-  if (xhr.status >= 400) { // the live mark tells; the next hint tries again
+  // The live mark tells, and the next hint tries again; so where the answer is somebody else's: a proxy's, a hotel's.
+  if (xhr.status >= 400 || !xhr.responseText.includes(`id="${target.id}"`)) {
     event.detail.shouldSwap = false;
     if (xhr.status === 404) gone();
     return;

@@ -69,8 +69,9 @@ function keepAttributes(node, fresh) {
 
 htmx.defineExtension("keep", {
   handleSwap(style, target, fragment) {
+    if (style !== "keep") return false;
     const fresh = fragment.firstElementChild;
-    if (style !== "keep" || fresh?.id !== target.id) return false;
+    if (fresh?.id !== target.id) return []; // the region within something else: a whole page
     return keepChildren(target, fresh); // its own attributes ask for this very answer
   },
 });

@@ -1,5 +1,6 @@
 """A page left open: what somebody is doing in it while the cluster goes on, and what it says when its subject ends."""
 
+import re
 from typing import Any
 
 import pytest
@@ -82,6 +83,21 @@ def test_a_page_whose_run_was_deleted_says_so_and_stays_to_be_read(
         page.get_by_role("link", name="Delete", exact=True).click()
         expect(page.get_by_role("status")).to_contain_text("there is no run left-open", timeout=SLOW)
         expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+@pytest.mark.parametrize("body", ["", "<!doctype html><title>Wi-Fi</title><h1>Accept our terms</h1>"])
+def test_an_answer_that_is_somebody_elses_leaves_the_page_as_it_is(console: Console, page: Page, body: str) -> None:
+    page.goto(f"{place(console)}/machines")
+    heading = page.get_by_role("heading", name="local-1", exact=True)
+    expect(heading).to_be_visible(timeout=SLOW)
+    page.route("**/machines", lambda route: route.fulfill(body=body, content_type="text/html"))
+    with page.expect_response("**/machines", timeout=SLOW):
+        page.locator("#machines").dispatch_event("changed")
+    page.unroute_all(behavior="wait")
+    page.evaluate("document.querySelector('#machines h2, #machines h3').textContent = 'until the next answer'")
+    page.locator("#machines").dispatch_event("changed")
+    expect(heading).to_be_visible(timeout=SLOW)
+    expect(page).to_have_title(re.compile("Machines"))
 
 
 def test_a_session_that_ends_leads_to_the_sign_in_and_back(console: Console, browser: Browser, cookies: Any) -> None:
