@@ -170,10 +170,8 @@ def _entry(id: bytes, fields: Fields) -> Entry:
 
 
 def _storable(report: protocol.Report) -> protocol.Report:
-    """PostgreSQL's text holds no NUL; a program's output may."""
-    texts = {
-        name: getattr(report, name) for name in ("message", "log_tail", "image_digest", "pull_progress", "engine_image")
-    }
+    """PostgreSQL's text holds no NUL; a program's output may. (The protocol refuses it in a report's other texts.)"""
+    texts = {name: getattr(report, name) for name in ("message", "log_tail", "image_digest", "pull_progress")}
     return msgspec.structs.replace(report, **{name: text.replace("\0", "\ufffd") for name, text in texts.items()})
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from machines import leases
-from machines.models import Assignment, Machine
+from machines.models import Assignment
 from machines.protocol import EndReason, Phase
 from runs.models import Transition
 from runs.services import lost, reports
@@ -63,22 +62,6 @@ def test_a_superseded_attempt_only_frees_its_room(running, east, on) -> None:
     assert state_of(worker) == ("Running", "Container running")
     assert elsewhere.number == 2
     make.check_invariants()
-
-
-@pytest.mark.parametrize(
-    ("state", "told", "reason"),
-    [
-        ("Lost", leases.LOST_REASON, "Machine lost: its lease expired"),
-        ("Lost", f"{leases.MOVED_REASON}: b-2", "Machine lost: its agent runs in another place: b-2"),
-        ("Removed", "Removed by alice", "Machine lost: it was removed from its cluster"),
-        ("Ready", "", "Machine lost: its lease expired"),
-    ],
-)
-def test_a_worker_is_told_why_its_machine_is_lost(running, on, state, told, reason) -> None:
-    worker, _ = running()
-    Machine.objects.filter(pk=on.pk).update(state=state, state_reason=told)
-    lost.machines_lost([on.pk], after(30))
-    assert state_of(worker) == ("Pending", reason)
 
 
 def test_a_deleted_runs_room_is_held_until_its_machine_says_it_is_gone(running, editor) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from machines.models import Assignment
+from machines import leases
+from machines.models import Assignment, Machine
 from machines.protocol import EndReason, Phase
 from runs.services import reports, restarting, stopping
 from tests import builders as make
@@ -314,3 +315,22 @@ def test_the_engine_that_was_told_once_is_kept(running) -> None:
     make.report_end(attempt, exit_code=0, at=after(60))
     attempt.refresh_from_db()
     assert attempt.engine_image == "vllm/vllm-openai:v1@sha256:aa"
+
+
+# ---- lost machines ----
+
+
+@pytest.mark.parametrize(
+    ("state", "told", "reason"),
+    [
+        ("Lost", leases.LOST_REASON, "Machine lost: its lease expired"),
+        ("Lost", f"{leases.MOVED_REASON}: b-2", "Machine lost: its agent runs in another place: b-2"),
+        ("Removed", "Removed by alice", "Machine lost: it was removed from its cluster"),
+        ("Ready", "", "Machine lost: its lease expired"),
+    ],
+)
+def test_a_worker_is_told_why_its_machine_is_lost(running, on, state, told, reason) -> None:
+    worker, _ = running()
+    Machine.objects.filter(pk=on.pk).update(state=state, state_reason=told)
+    lost.machines_lost([on.pk], after(30))
+    assert state_of(worker) == ("Pending", reason)
