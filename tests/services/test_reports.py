@@ -5,7 +5,7 @@ import pytest
 from machines import leases
 from machines.models import Assignment, Machine
 from machines.protocol import EndReason, Phase
-from runs.services import reports, restarting, stopping
+from runs.services import lost, reports, restarting, stopping
 from tests import builders as make
 from tests.builders import T0, after, state_of
 
