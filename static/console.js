@@ -133,7 +133,7 @@ document.addEventListener("htmx:beforeSwap", (event) => {
     answers.delete(target.id);
     return;
   }
-  // The live mark tells, and the next hint tries again; so where the answer is somebody else's: a proxy's, a hotel's.
+  // An error, or an answer that is not this region's (a proxy's, a hotel's sign-in page): the next hint tries again.
   if (xhr.status >= 400 || !xhr.responseText.includes(`id="${target.id}"`)) {
     event.detail.shouldSwap = false;
     if (xhr.status === 404) gone();

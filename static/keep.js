@@ -71,7 +71,7 @@ htmx.defineExtension("keep", {
   handleSwap(style, target, fragment) {
     if (style !== "keep") return false;
     const fresh = fragment.firstElementChild;
-    if (fresh?.id !== target.id) return []; // the region within something else: a whole page
-    return keepChildren(target, fresh); // its own attributes ask for this very answer
+    if (fresh?.id !== target.id) return []; // a whole page, say: nothing of it belongs here
+    return keepChildren(target, fresh); // the region's own attributes stay: they asked for this answer
   },
 });
