@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.person import SLOW, place, sign_in, somebody
+from tests.browser.person import place, sign_in, somebody
 from tests.console import Console, eventually, running_console
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
@@ -48,9 +48,7 @@ def open_charts(page: Page, console: Console, address: str = "jobs") -> None:
     """With at least one line in the first of them."""
     name = "train" if address == "jobs" else "train-0"
     page.goto(f"{place(console)}/{address}/{console.ready['cluster']}/{name}?tab=metrics&range=15m")
-    expect(page.locator(".chart[data-metric=task_cpu_usage_cores] .scatterlayer .trace").first).to_be_attached(
-        timeout=SLOW
-    )
+    expect(page.locator(".chart[data-metric=task_cpu_usage_cores] .scatterlayer .trace").first).to_be_attached()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -84,7 +82,7 @@ def test_what_is_under_the_pointer_in_one_chart_is_shown_in_all(console, browser
         assert drag is not None
         for back in (40, 8):  # what was sampled is at the right end
             page.mouse.move(drag["x"] + drag["width"] - back, drag["y"] + drag["height"] / 2)
-        expect(page.locator(".chart:has(.hoverlayer .legend)")).to_have_count(len(CHARTS), timeout=SLOW)
+        expect(page.locator(".chart:has(.hoverlayer .legend)")).to_have_count(len(CHARTS))
         times = page.locator(".hoverlayer .legendtitletext").all_inner_texts()
         assert len(times) == len(CHARTS)
         assert len(set(times)) == 1
@@ -94,7 +92,7 @@ def test_the_charts_go_on_by_themselves(console, browser, cookies):
     with somebody(browser, cookies) as context:
         page = context.new_page()
         open_charts(page, console)
-        expect(page.locator("[data-charts-state]")).to_contain_text("live", timeout=SLOW)
+        expect(page.locator("[data-charts-state]")).to_contain_text("live")
         end = "document.querySelector('.chart .plot').layout.xaxis.range[1]"
         before = page.evaluate(end)
         eventually(lambda: page.evaluate(end) > before)

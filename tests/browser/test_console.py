@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Locator, Page, Route, expect
 
-from tests.browser.person import SLOW, place, run_page, sign_in, somebody
+from tests.browser.person import place, run_page, sign_in, somebody
 from tests.console import ROOT, Console, eventually
 
 pytestmark = [pytest.mark.browser, pytest.mark.processes]
@@ -38,26 +38,26 @@ def test_somebody_signs_in_starts_a_run_watches_its_log_and_sees_it_complete(
         page.get_by_label("Image").fill("localhost/busybox:test")
         page.get_by_label("Command").fill("sh")
         page.get_by_label("Arguments").fill(f"-c '{COUNT}'")
-        expect(page.locator("#notes-args")).to_contain_text(f'["-c", "{COUNT}"]', timeout=SLOW)
+        expect(page.locator("#notes-args")).to_contain_text(f'["-c", "{COUNT}"]')
         page.get_by_role("button", name="Start run").click()
         page.wait_for_url("**/counting")
-        expect(state_of(page)).to_have_text("Running", timeout=SLOW)
+        expect(state_of(page)).to_have_text("Running")
         page.get_by_role("navigation", name="counting").get_by_role("link", name="Logs").click()
         log = page.get_by_role("log")
-        expect(log).to_contain_text("line 1", timeout=SLOW)
-        expect(log).to_contain_text("the end", timeout=SLOW)
-        expect(state_of(page)).to_have_text("Completed", timeout=SLOW)
+        expect(log).to_contain_text("line 1")
+        expect(log).to_contain_text("the end")
+        expect(state_of(page)).to_have_text("Completed")
         assert page.evaluate("performance.getEntriesByType('navigation')[0].type") == "navigate"  # never reloaded
 
 
 def test_errors_stand_beside_their_fields_while_typing(console: Console, page: Page) -> None:
     page.goto(f"{place(console)}/new-run")
     page.get_by_label("Name").fill("Upper")
-    expect(page.locator("#notes-name")).to_have_text("must be lower case", timeout=SLOW)
+    expect(page.locator("#notes-name")).to_have_text("must be lower case")
     expect(page.get_by_label("Name")).to_have_attribute("aria-invalid", "true")
     expect(page.locator("#notes-image")).to_be_empty()
     page.get_by_label("Name").fill("lower")
-    expect(page.get_by_label("Name")).not_to_have_attribute("aria-invalid", "true", timeout=SLOW)
+    expect(page.get_by_label("Name")).not_to_have_attribute("aria-invalid", "true")
 
 
 def test_resources_are_per_gpu_once_there_are_gpus(console: Console, page: Page) -> None:
@@ -66,7 +66,7 @@ def test_resources_are_per_gpu_once_there_are_gpus(console: Console, page: Page)
     page.get_by_label("GPUs").fill("2")
     expect(page.get_by_label("CPU cores per GPU")).to_have_value("8")
     expect(page.get_by_label("Memory per GPU")).to_have_value("64Gi")
-    expect(page.locator("#notes-memory")).to_have_text("64 GiB each, 128 GiB in all", timeout=SLOW)
+    expect(page.locator("#notes-memory")).to_have_text("64 GiB each, 128 GiB in all")
     page.get_by_label("GPUs").fill("0")
     expect(page.get_by_label("Memory", exact=True)).to_have_value("1Gi")
 
@@ -81,7 +81,7 @@ def test_the_form_and_run_again_lead_through_json(console: Console, page: Page) 
     assert '"command": "true"' in body.input_value()
     page.get_by_role("button", name="Start run").click()
     page.wait_for_url("**/by-json")
-    expect(state_of(page)).to_have_text("Completed", timeout=SLOW)
+    expect(state_of(page)).to_have_text("Completed")
     page.get_by_role("link", name="Run again").first.click()
     assert '"name": "by-json-again"' in page.get_by_label("Run as JSON").input_value()
 
@@ -97,10 +97,10 @@ def test_changes_appear_on_open_pages_without_a_reload(
         listing, run = context.new_page(), context.new_page()
         listing.goto(f"{place(console)}/runs?state=all&search={name}")
         console.submit(name, "sleep", "9" if blocked else "3")
-        expect(listing.locator("tr", has_text=name)).to_contain_text("Running", timeout=SLOW)
+        expect(listing.locator("tr", has_text=name)).to_contain_text("Running")
         run.goto(run_page(console, name))
-        expect(state_of(run)).to_have_text("Completed", timeout=SLOW)
-        expect(listing.locator("tr", has_text=name)).to_contain_text("Completed", timeout=SLOW)
+        expect(state_of(run)).to_have_text("Completed")
+        expect(listing.locator("tr", has_text=name)).to_contain_text("Completed")
         expect(run.locator(".live")).to_have_text("every 4 s" if blocked else "live")
 
 
@@ -115,8 +115,8 @@ def test_pages_and_logs_go_on_where_a_browser_has_no_websockets(
         page, log = context.new_page(), context.new_page()
         page.goto(run_page(console, name))
         log.goto(f"{run_page(console, name)}?tab=logs")
-        expect(log.get_by_text("the end", exact=True)).to_be_visible(timeout=SLOW)
-        expect(state_of(page)).to_have_text("Completed", timeout=SLOW)
+        expect(log.get_by_text("the end", exact=True)).to_be_visible()
+        expect(state_of(page)).to_have_text("Completed")
 
 
 def test_back_leads_from_a_run_to_the_list_as_it_was_and_then_to_the_list_before(console: Console, page: Page) -> None:
@@ -146,7 +146,7 @@ def test_a_link_pressed_after_typing_a_search_is_followed_however_long_the_press
     page.locator("#search").fill("long-p")
     page.wait_for_url("**search=long-p")
     press(page, page.get_by_role("link", name="long-press", exact=True))
-    with page.expect_response("**/runs?*", timeout=SLOW):
+    with page.expect_response("**/runs?*"):
         page.locator("#runs").dispatch_event("changed")
     page.wait_for_timeout(100)  # for the answer to be put in, if it is
     page.mouse.up()
@@ -159,12 +159,12 @@ def test_what_changes_while_a_link_is_pressed_waits_for_its_release(console: Con
     page.evaluate("document.addEventListener('click', (event) => event.preventDefault())")
     press(page, page.locator(where).first)
     name = f"meanwhile-{where[1]}"
-    with page.expect_response("**/runs?*", timeout=SLOW):
+    with page.expect_response("**/runs?*"):
         console.submit(name, "true")
     page.wait_for_timeout(100)
     expect(page.get_by_role("link", name=name, exact=True)).to_have_count(0)
     page.mouse.up()
-    expect(page.get_by_role("link", name=name, exact=True)).to_be_visible(timeout=SLOW)
+    expect(page.get_by_role("link", name=name, exact=True)).to_be_visible()
 
 
 def test_what_was_picked_stays_picked_when_the_list_changes(console: Console, page: Page) -> None:
@@ -172,13 +172,13 @@ def test_what_was_picked_stays_picked_when_the_list_changes(console: Console, pa
     page.goto(f"{place(console)}/runs?search=picked")
     page.get_by_label("Select picked").check()
     console.submit("picked-too", "sleep", "600")
-    expect(page.get_by_label("Select picked-too")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_label("Select picked-too")).to_be_visible()
     expect(page.get_by_label("Select picked", exact=True)).to_be_checked()
     expect(page.get_by_text("1 selected")).to_be_visible()
     page.get_by_label("Select picked-too").check()
     page.locator("[data-bulk]").get_by_role("button", name="Delete").click()
     page.get_by_role("dialog").get_by_role("button", name="Delete 2 runs").click()
-    expect(page.get_by_text("Done for 2 of 2")).to_be_visible(timeout=SLOW)
+    expect(page.get_by_text("Done for 2 of 2")).to_be_visible()
 
 
 def test_a_question_asked_while_the_page_is_being_refreshed_is_not_lost(console: Console, page: Page) -> None:
@@ -195,7 +195,7 @@ def test_a_question_asked_while_the_page_is_being_refreshed_is_not_lost(console:
         page.locator(region).dispatch_event("changed")
         eventually(lambda: page.wait_for_timeout(20) or unanswered)  # noqa: B023
         opener.click()
-        expect(page.get_by_role("dialog")).to_be_visible(timeout=SLOW)
+        expect(page.get_by_role("dialog")).to_be_visible()
         page.unroute_all(behavior="ignoreErrors")
 
 
@@ -209,12 +209,12 @@ def hold(page: Page, path: str) -> list[Route]:
 def test_delete_is_a_dialog_that_the_keyboard_can_use(console: Console, page: Page) -> None:
     console.submit("to-delete", "sleep", "600")
     page.goto(run_page(console, "to-delete"))
-    expect(state_of(page)).to_have_text("Running", timeout=SLOW)
+    expect(state_of(page)).to_have_text("Running")
     opener = page.get_by_role("link", name="Delete", exact=True)
     opener.focus()
     page.keyboard.press("Enter")
     dialog = page.get_by_role("dialog")
-    expect(dialog).to_contain_text("1 worker will be stopped and 0 GPUs freed.", timeout=SLOW)
+    expect(dialog).to_contain_text("1 worker will be stopped and 0 GPUs freed.")
     expect(dialog.get_by_role("textbox")).to_be_focused()
     expect(dialog.get_by_role("button", name="Delete run")).to_be_disabled()
     page.keyboard.press("Escape")
@@ -269,7 +269,7 @@ def test_a_failures_last_lines_are_in_view_and_in_order(console: Console, page: 
     console.wait_for("ends-badly", "Failed")
     page.goto(run_page(console, "ends-badly"))
     tail = page.get_by_label("Its last lines")
-    expect(tail.get_by_text("RuntimeError: lost", exact=True)).to_be_in_viewport(timeout=SLOW)
+    expect(tail.get_by_text("RuntimeError: lost", exact=True)).to_be_in_viewport()
     assert tail.inner_text().split("\n")[-4:-1] == ["step 40", "RuntimeError: lost", "bye"]
 
 
@@ -335,11 +335,11 @@ def test_a_change_is_on_the_page_within_a_second_or_so(console: Console, page: P
     """No bound on time: only that no reload and no polling were needed to see it."""
     console.submit("hinted", "sleep", "600")
     page.goto(run_page(console, "hinted"))
-    expect(state_of(page)).to_have_text("Running", timeout=SLOW)
-    expect(page.locator(".live")).to_have_text("live", timeout=SLOW)
+    expect(state_of(page)).to_have_text("Running")
+    expect(page.locator(".live")).to_have_text("live")
     page.clock.install()  # from here on no timer of the page fires by itself
     console.api.post("jobs/hinted/stop", json={})
-    expect(state_of(page)).to_have_text("Cancelled", timeout=SLOW)
+    expect(state_of(page)).to_have_text("Cancelled")
 
 
 def test_the_printed_command_joins_a_machine_which_may_be_removed_and_join_again(console: Console, page: Page) -> None:
@@ -350,7 +350,7 @@ def test_the_printed_command_joins_a_machine_which_may_be_removed_and_join_again
         for time_of_joining in ("first", "second"):
             with joined(page, console, Path(folder)) as agent:
                 page.goto(f"{place(console)}/machines")
-                expect(card.locator(".state")).to_have_text("Ready", timeout=SLOW)
+                expect(card.locator(".state")).to_have_text("Ready")
                 console.submit(f"there-{time_of_joining}", "true", node_selection={"names": [name]})
                 console.wait_for(f"there-{time_of_joining}", "Completed")
                 card.get_by_role("link", name="Remove").click()

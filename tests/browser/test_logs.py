@@ -58,7 +58,7 @@ def test_a_hundred_thousand_lines_printed_while_somebody_follows_arrive_each_onc
         page.goto(log_of(console, f"{name}-0"))
         page.evaluate(WATCH)
         expect(page.get_by_text("the end", exact=True)).to_be_attached(timeout=4 * SLOW)
-        expect(says(page)).to_have_text("ended", timeout=SLOW)
+        expect(says(page)).to_have_text("ended")
         seen = page.evaluate("[...seen.values()]")
         assert seen == ["begin", *map(str, range(1, 100_001)), "the end"]
         assert page.locator(".log li").count() <= 5000
@@ -74,8 +74,8 @@ def test_somebody_who_has_scrolled_away_is_left_where_they_are_and_told_what_is_
     console.submit("scrolled", "sh", "-c", script)
     console.wait_for("scrolled", "Running")
     page.goto(log_of(console, "scrolled-0"))
-    expect(says(page)).to_have_text("live", timeout=SLOW)
-    expect(page.locator("li[id] > span", has_text="300")).to_be_visible(timeout=SLOW)
+    expect(says(page)).to_have_text("live")
+    expect(page.locator("li[id] > span", has_text="300")).to_be_visible()
     page.locator(".log").hover()
     page.mouse.wheel(0, -2000)
     expect(page.locator(".log")).not_to_have_js_property("scrollTop", 0)
@@ -86,7 +86,7 @@ def test_somebody_who_has_scrolled_away_is_left_where_they_are_and_told_what_is_
     for work in console.data.glob("**/attempts/*/work"):
         (work / "go").touch()
     newer = page.locator("[data-newer]")
-    expect(newer).to_have_text("1 new line", timeout=SLOW)
+    expect(newer).to_have_text("1 new line")
     assert page.locator(".log").evaluate("box => box.scrollTop") == before
     newer.click()
     expect(page.get_by_text("more", exact=True)).to_be_in_viewport()
@@ -160,12 +160,12 @@ def test_all_workers_stand_in_one_log_with_their_ranks_and_end_together(console:
     console.wait_for("together", "Running")
     page.goto(f"{run_page(console, 'together')}?tab=logs")
     page.get_by_label("Log ·").select_option("All workers")
-    expect(page.locator(".log li[id]")).to_have_count(3, timeout=SLOW)
+    expect(page.locator(".log li[id]")).to_have_count(3)
     assert lines(page) == ["[0] from 0", "[1] from 1", "[2] from 2"]
-    expect(says(page)).to_have_text("live", timeout=SLOW)
+    expect(says(page)).to_have_text("live")
     for work in console.data.glob("**/attempts/*/work"):
         (work / "go").touch()
-    expect(says(page)).to_have_text("ended", timeout=SLOW)
+    expect(says(page)).to_have_text("ended")
     assert sorted(lines(page)[3:]) == ["[0] late 0", "[1] late 1", "[2] late 2"]
     assert page.locator("li.gap").count() == 3
     page.locator("li", has_text="late 1").locator("a").click()
@@ -184,16 +184,16 @@ def test_a_broken_connection_is_told_and_nothing_is_lost_or_repeated_after_it(
         second.goto(log_of(console, "broken-0"))
         page.goto(log_of(console, "broken-0"))
         page.evaluate(WATCH)
-        expect(says(page)).to_have_text("live", timeout=SLOW)
+        expect(says(page)).to_have_text("live")
         context.set_offline(True)
         page.evaluate("logs[0].socket.close()")
-        expect(says(page)).to_have_text(re.compile(r"^reconnecting since \d"), timeout=SLOW)
+        expect(says(page)).to_have_text(re.compile(r"^reconnecting since \d"))
         eventually(lambda: len(console.logs("broken-0").splitlines()) > 60)
         context.set_offline(False)
         expect(says(page)).to_have_text("ended", timeout=2 * SLOW)
         seen = page.evaluate("[...seen.values()]")
         assert seen == [f"line {number}" for number in range(1, 151)]
-        expect(says(second)).to_have_text("ended", timeout=SLOW)
+        expect(says(second)).to_have_text("ended")
         assert lines(second) == seen
 
 
@@ -204,11 +204,11 @@ def test_a_worker_that_restarts_while_it_is_followed_goes_on_below_and_its_attem
     console.submit("again", "sh", "-c", script)
     page.goto(f"{run_page(console, 'again')}?tab=logs")
     expect(page.locator("ol")).to_contain_text("attempt 2 began", timeout=2 * SLOW)
-    expect(page.locator("li[id] > span").last).to_have_text("attempt 2", timeout=SLOW)
+    expect(page.locator("li[id] > span").last).to_have_text("attempt 2")
     assert lines(page) == ["attempt 1", "attempt 2"]
     page.reload()
     page.get_by_label("Attempt", exact=True).select_option("1")
-    expect(page.locator("ol")).to_contain_text("its container is gone", timeout=SLOW)
+    expect(page.locator("ol")).to_contain_text("its container is gone")
     assert lines(page) == ["attempt 1"]
 
 
