@@ -13,6 +13,7 @@ from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.shortcuts import render
 from django.template.loader import render_to_string
+from django.utils.cache import patch_vary_headers
 
 from astraconsole.errors import (
     AstraError,
@@ -62,7 +63,9 @@ class ErrorMiddleware:
             request.path_info = request.path_info[:-1]  # `…/jobs/` is `…/jobs`, for every method
         response = self.get_response(request)
         if isinstance(response, HttpResponseNotAllowed):
-            return _not_allowed(request, response)
+            response = _not_allowed(request, response)
+        if not is_for_programs(request):  # else Back may show the fragment that htmx was given last, as a whole page
+            patch_vary_headers(response, ["HX-Request"])
         return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:

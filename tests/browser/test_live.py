@@ -100,6 +100,22 @@ def test_an_answer_that_is_somebody_elses_leaves_the_page_as_it_is(console: Cons
     expect(page).to_have_title(re.compile("Machines"))
 
 
+def test_back_brings_a_whole_page_that_goes_on_living_however_often_it_was_refreshed(
+    console: Console, page: Page
+) -> None:
+    console.submit("back-again", "sleep", "600")
+    page.goto(f"{place(console)}/runs?state=all&search=back-")
+    with page.expect_response("**/runs?*", timeout=SLOW) as answer:
+        page.locator("#runs").dispatch_event("changed")
+    answer.value.finished()
+    page.get_by_role("link", name="back-again", exact=True).click()
+    page.wait_for_url("**/jobs/local/back-again")
+    page.go_back()
+    expect(page.locator(".live")).to_have_text("live", timeout=SLOW)
+    console.submit("back-and-live", "true")
+    expect(page.get_by_role("link", name="back-and-live", exact=True)).to_be_visible(timeout=SLOW)
+
+
 def test_a_session_that_ends_leads_to_the_sign_in_and_back(console: Console, browser: Browser, cookies: Any) -> None:
     with somebody(browser, cookies) as context:
         page = context.new_page()

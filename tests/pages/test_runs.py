@@ -324,3 +324,9 @@ def test_what_failed_after_the_first_failure_is_folded(place: Place) -> None:
 @pytest.mark.parametrize("data", [{}, {"do": "delete"}, {"do": "explode", "run": "gpu-east/a"}])
 def test_a_bulk_request_that_makes_no_sense_is_refused(place: Place, data: dict[str, str]) -> None:
     assert place.post("/runs/bulk", **data).status_code == 400
+
+
+def test_caches_tell_a_page_from_its_fragment(place: Place) -> None:
+    for options in ({}, HTMX):
+        vary = place.client.get(f"{place.base}/runs", **options)["Vary"]
+        assert {"HX-Request", "Cookie"} <= {name.strip() for name in vary.split(",")}
