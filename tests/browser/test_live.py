@@ -105,15 +105,15 @@ def test_back_brings_a_whole_page_that_goes_on_living_however_often_it_was_refre
 ) -> None:
     console.submit("back-again", "sleep", "600")
     page.goto(f"{place(console)}/runs?state=all&search=back-")
-    with page.expect_response("**/runs?*", timeout=SLOW) as answer:
+    with page.expect_response("**/runs?*") as answer:
         page.locator("#runs").dispatch_event("changed")
     answer.value.finished()
     page.get_by_role("link", name="back-again", exact=True).click()
     page.wait_for_url("**/jobs/local/back-again")
     page.go_back()
-    expect(page.locator(".live")).to_have_text("live", timeout=SLOW)
+    expect(page.locator(".live")).to_have_text("live")
     console.submit("back-and-live", "true")
-    expect(page.get_by_role("link", name="back-and-live", exact=True)).to_be_visible(timeout=SLOW)
+    expect(page.get_by_role("link", name="back-and-live", exact=True)).to_be_visible()
 
 
 def test_a_session_that_ends_leads_to_the_sign_in_and_back(console: Console, browser: Browser, cookies: Any) -> None:
