@@ -17,7 +17,8 @@ WORK_SECONDS = 60.0  # what each worker works: the limits' least, so it ends in 
 
 @dataclass
 class Stream:
-    """Runs arrive over time, each works for a while, and those that gave way wait again."""
+    """Runs arrive over time, each works for a while, and those that gave way wait again. Machines that are away come
+    back once all have arrived."""
 
     snapshot: Snapshot
     arriving: list[WaitingRun]
@@ -31,6 +32,9 @@ class Stream:
         if self.arriving:
             run = self.arriving.pop(0)
             self.runs[run.id] = self.waiting[run.id] = run
+        else:
+            machines = [msgspec.structs.replace(machine, connected=True) for machine in self.snapshot.machines]
+            self.snapshot = msgspec.structs.replace(self.snapshot, machines=tuple(machines))
         holds = tuple(hold for hold, _ in self.holds)
         plan = make_plan(msgspec.structs.replace(self.snapshot, holds=holds, waiting=self._queue()), self.now)
         for run_id, claim in plan.claims.items():
