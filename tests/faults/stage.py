@@ -217,8 +217,7 @@ class Stage:
 
     def started(self) -> Counter[str]:
         """How often each attempt was started."""
-        path = self.marks / "started"
-        return Counter(path.read_text().split()) if path.exists() else Counter()
+        return Counter((self.marks / "started").read_text().split())
 
     # ---- faults
 
@@ -289,6 +288,8 @@ def stage(*options: str, env: Mapping[str, str] | None = None) -> Iterator[Stage
         folder.chmod(0o711)
         (folder / "marks").mkdir()
         (folder / "marks").chmod(0o1777)
+        (folder / "marks" / "started").touch()
+        (folder / "marks" / "started").chmod(0o666)  # processes and containers write to it, as users of their own
         with running_console("--machines", "0", *options, env=SETTINGS | dict(env or {})) as console:
             made = Stage(console, folder, _database_url(console))
             made.execute(audit.INSTALL)
