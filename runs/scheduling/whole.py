@@ -42,10 +42,12 @@ class Whole:
     def never(self, workers: Sequence[Ask]) -> Refusal | None:
         """Only what is plain without putting them anywhere: too many of one kind, or too much in all. Cheap, and of
         equal workers the whole answer."""
-        sound, counts = self._levels["never_gang"], Counter(map(id, workers))
-        kinds = {id(ask): ask for ask in workers}
-        fits = all(sound.fit([ask] * counts[key]) == counts[key] for key, ask in kinds.items())
-        if fits and (len(kinds) == 1 or sound.has(workers)):
+        sound, objects = self._levels["never_gang"], {id(ask): ask for ask in workers}
+        counts = Counter[Ask]()  # equal asks may be objects of their own; to hash each worker's would cost too much
+        for key, count in Counter(map(id, workers)).items():
+            counts[objects[key]] += count
+        fits = all(sound.fit([ask] * count) == count for ask, count in counts.items())
+        if fits and (len(counts) == 1 or sound.has(workers)):
             return None
         return self.refuse(largest_first(workers))
 

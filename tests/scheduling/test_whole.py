@@ -134,6 +134,16 @@ def test_a_gang_of_different_workers_keeps_a_machine_that_is_away_too() -> None:
     assert (reservation.starts_by, reservation.machine_ids) == (None, (100, 101))
 
 
+def test_equal_asks_are_of_one_kind_though_each_is_an_object_of_its_own() -> None:
+    case = cluster().machine(gpus=2, broken=2, memory=2).machine(gpus=2, memory=0).run("a", 2, workers=2, gang=True)
+    assert case.plan().refusals[1].code == "never_gang"
+    workers = tuple(
+        msgspec.structs.replace(one, ask=msgspec.structs.replace(one.ask)) for one in case.runs["a"].workers
+    )
+    case.runs["a"] = msgspec.structs.replace(case.runs["a"], workers=workers)
+    assert case.plan().refusals[1].code == "never_gang"
+
+
 def test_a_forecast_passes_over_a_gang_that_never_fits() -> None:
     case = cluster().machine(gpus=8, count=2).holding("m0", gpus=8, ends_by=2000).holding("m1", gpus=8, ends_by=3000)
     case.run("wide", gpus=8, workers=3, gang=True).run("b", gpus=8)
