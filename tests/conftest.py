@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from django.conf import settings as django_settings
 from hypothesis import settings
 
 # On a busy machine an example may take any time: that is no failure.
@@ -68,6 +69,12 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         report.outcome = "failed"
         report.longrepr = f"skipped, but REQUIRE_ALL=1: {report.longrepr}"
     return report
+
+
+@pytest.fixture(scope="session", autouse=True)
+def static_files_are_found_when_asked_for() -> None:
+    """Every test client makes the middleware anew, which would look through all static files each time: 40 ms."""
+    django_settings.WHITENOISE_AUTOREFRESH = True
 
 
 @pytest.fixture(scope="session")
