@@ -7,6 +7,7 @@ act on other lines, on the window or its title is dropped.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import NamedTuple
@@ -60,34 +61,33 @@ def pieces_of(text: str, final: bool) -> list[Piece]:
 
 
 def _coloured(text: str) -> list[Piece]:
-    pieces, style, at = [], PLAIN, 0
-    for code in _CODE.finditer(text):
-        if code.start() > at:
-            pieces.append(Piece(text[at : code.start()], style))
-        at = code.end()
-        if code["final"] == "m":
-            style = style.changed(code["parameters"])
-    if at < len(text):
-        pieces.append(Piece(text[at:], style))
-    return pieces
+    return [piece for piece, _ in _parts(text) if piece.text]
 
 
 def _moved(text: str) -> list[Piece]:
-    row, style, at = _Row(), PLAIN, 0
-    for code in _CODE.finditer(text):
-        if code.start() > at:
-            row.write(text[at : code.start()], style)
-        at = code.end()
-        if code["final"] == "m":
-            style = style.changed(code["parameters"])
-        elif code.group() == "\b":
+    row = _Row()
+    for piece, code in _parts(text):
+        if piece.text:
+            row.write(*piece)
+        if code is None:
+            break
+        if code.group() == "\b":
             row.move(-1)
         elif code["final"] and _MOVES.fullmatch(code.group()):
             # Nine digits are beyond every line; Python refuses to read some thousands.
             row.apply(code["final"], *(int(part[:9] or 0) for part in code["parameters"].split(";")[:2]))
-    if at < len(text):
-        row.write(text[at:], style)
     return row.cells
+
+
+def _parts(text: str) -> Iterator[tuple[Piece, re.Match[str] | None]]:
+    """What stands before each code, in its style, and the code; none after the last."""
+    style, at = PLAIN, 0
+    for code in _CODE.finditer(text):
+        yield Piece(text[at : code.start()], style), code
+        at = code.end()
+        if code["final"] == "m":
+            style = style.changed(code["parameters"])
+    yield Piece(text[at:], style), None
 
 
 @dataclass

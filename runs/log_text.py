@@ -98,9 +98,8 @@ class LineDecoder:
         decoder._current = Segment(place.segment, head[: min(length, line_max)], length)
         if place.returns:
             decoder._shown = decoder._current
-            pending = head[length:].rpartition(b"\r")[
-                2
-            ]  # empty where the head is cut: then nothing but returns follows
+            # Empty where the head is cut: then nothing but returns follows.
+            pending = head[length:].rpartition(b"\r")[2]
             decoder._current = Segment(place.next - len(pending), pending, len(pending))
         decoder._line, decoder._next = place.line, place.next
         return decoder

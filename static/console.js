@@ -245,14 +245,14 @@ document.addEventListener("htmx:beforeSwap", (event) => {
   const { xhr, requestConfig } = event.detail;
   if (xhr.status < 400 || !xhr.getResponseHeader("Content-Type")?.startsWith("application/json")) return;
   event.detail.shouldSwap = false;
-  if (isPressed(requestConfig)) tell(JSON.parse(xhr.responseText).message);
+  if (isByHand(requestConfig)) tell(JSON.parse(xhr.responseText).message);
 });
 
 document.addEventListener("htmx:sendError", (event) => {
-  if (isPressed(event.detail.requestConfig)) tell("The console cannot be reached. Try again");
+  if (isByHand(event.detail.requestConfig)) tell("The console cannot be reached. Try again");
 });
 
-function isPressed({ triggeringEvent }) {
+function isByHand({ triggeringEvent }) {
   return ["click", "submit"].includes(triggeringEvent?.type);
 }
 

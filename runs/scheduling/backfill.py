@@ -11,7 +11,7 @@ import numpy as np
 
 from runs.scheduling.candidates import Candidates
 from runs.scheduling.ledger import Ints, Ledger, Take, bits_of, lowest_bits
-from runs.scheduling.packing import Looks, pack
+from runs.scheduling.packing import Looks, in_turn, pack
 from runs.scheduling.types import Hold, Placement, Reservation
 from runs.scheduling.victims import ends_soon
 
@@ -249,23 +249,13 @@ def _placed_after(
     _let_end(later, ended)
     twins = {id(one): one.beside(later) for one in workers}
     there = [twins[id(one)] for one in workers]
-    rows = _in_turn(later, there, without)
-    if rows is None and (packed := pack(there, looks, without)) is not None:
+    rows = in_turn(later, there, without)
+    if len(rows) < len(there):
+        packed = pack(there, looks, without)
+        if packed is None:
+            return None
         there, rows = [there[number] for number, _ in packed], [row for _, row in packed]
-    return None if rows is None else _keep(later, there, rows)
-
-
-def _in_turn(ledger: Ledger, workers: Sequence[Candidates], without: Set[int]) -> list[int] | None:
-    """The rows that one worker after another takes; the ledger stays as it is."""
-    mark, rows = ledger.mark(), []
-    for one in workers:
-        row = one.best(without, as_known=False)
-        if row is None:
-            break
-        ledger.take(ledger.choose(row, one.ask, one.place.kinds))
-        rows.append(row)
-    ledger.undo_to(mark)
-    return rows if len(rows) == len(workers) else None
+    return _keep(later, there, rows)
 
 
 def _keep(ledger: Ledger, workers: Sequence[Candidates], rows: Sequence[int]) -> dict[int, _Kept]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from runs.scheduling.candidates import Candidates
-from runs.scheduling.ledger import lowest_bits
+from runs.scheduling.ledger import Ledger, lowest_bits
 from runs.scheduling.types import Ask, WaitingWorker
 
 LOOKS_PER_SEARCH = 20_000  # each at one machine for one worker: some ten milliseconds
@@ -39,6 +39,19 @@ def pack(workers: Sequence[Candidates], looks: Looks, without: Collection[int] =
     found = search.place(0, 0)
     looks.left -= search.looks
     return list(zip(search.order, search.rows, strict=True)) if found else None
+
+
+def in_turn(ledger: Ledger, workers: Iterable[Candidates], without: Collection[int] = ()) -> list[int]:
+    """The rows that one worker after another takes, up to the first that finds none; the ledger stays as it is."""
+    mark, rows = ledger.mark(), []
+    for one in workers:
+        row = one.best(without, as_known=False)
+        if row is None:
+            break
+        ledger.take(ledger.choose(row, one.ask, one.place.kinds))
+        rows.append(row)
+    ledger.undo_to(mark)
+    return rows
 
 
 def largest_first(asks: Iterable[Ask]) -> list[Ask]:

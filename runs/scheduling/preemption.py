@@ -72,9 +72,8 @@ class _Trial:
         self.rooms: list[Take] = []
         self.spare = pool.spare.copy()
         self._weighed = 0
-        self._given: Ints = np.zeros(
-            len(self.ledger.machines), dtype=np.int64
-        )  # promised GPUs that nobody held, by row
+        # By row: promised GPUs that nobody held.
+        self._given: Ints = np.zeros(len(self.ledger.machines), dtype=np.int64)
         self._prefer: Mask = np.zeros(len(self.ledger.machines), dtype=bool)
         self._prefer[list(bounds.prefer)] = True
         self._open: Mask = self.ledger.connected.copy()

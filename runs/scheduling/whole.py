@@ -13,7 +13,7 @@ import numpy as np
 from runs.scheduling.candidates import Candidates
 from runs.scheduling.feasible import count_gpus
 from runs.scheduling.ledger import Ledger
-from runs.scheduling.packing import Looks, largest_first, pack
+from runs.scheduling.packing import Looks, in_turn, largest_first, pack
 from runs.scheduling.places import Places
 from runs.scheduling.types import Ask, Hold, MachineView, Numbers, Refusal, WaitingRun
 
@@ -148,15 +148,7 @@ class _Empty:
         return found
 
     def _try(self, workers: Sequence[Ask]) -> int:
-        fitting = 0
-        for ask in workers:
-            one = self._of(ask)
-            row = one.best(as_known=False)
-            if row is None:
-                break
-            one.ledger.take(one.ledger.choose(row, ask, one.place.kinds))
-            fitting += 1
-        self._of(workers[0]).ledger.undo_to(0)
+        fitting = len(in_turn(self._of(workers[0]).ledger, map(self._of, workers)))
         if fitting == len(workers) or not self.has(workers):
             return fitting
         packed = pack([self._of(ask) for ask in workers], self.looks)

@@ -104,9 +104,10 @@ def worker_log(request: HttpRequest, worker: "Worker") -> dict[str, Any]:
     return _context(request, "?", _worker_address(request, worker.name), [_one(request, worker)], ())
 
 
-def run_log(request: HttpRequest, run: "Run") -> dict[str, Any]:
-    """On a run's page: of the worker that was asked for, or of several together (`*`, `*64`: from the 64th on); of the
-    one to look at first where none was. Empty without workers. Raises as `worker_log` does."""
+def run_log(request: HttpRequest, run: "Run", failed: "Worker | None") -> dict[str, Any]:
+    """On a run's page: of the worker that was asked for, or of several together (`*`, `*64`: from the 64th on); where
+    none was, of the one that failed first, whose log has the cause, or else of the first. Empty without workers. Raises
+    as `worker_log` does."""
     names = [name for name, _ in queries.names_and_states(run)]
     if not names:
         return {}
@@ -116,16 +117,11 @@ def run_log(request: HttpRequest, run: "Run") -> dict[str, Any]:
         parts = shown_together(run, wanted)
         address = f"{reverse('run', kwargs=request.resolver_match.kwargs)}/log"  # type: ignore[union-attr]
         return _context(request, f"?tab=logs&worker={quote(wanted)}&", address, parts, choices)
-    name = wanted if wanted and not wanted.startswith("*") else _first_to_look_at(run, names)
+    first = failed.name if failed else names[0]
+    name = wanted if wanted and not wanted.startswith("*") else first
     worker = queries.get_worker_of(run, name)
     link = f"?tab=logs&worker={quote(name)}&"
     return _context(request, link, _worker_address(request, name), [_one(request, worker)], choices)
-
-
-def _first_to_look_at(run: "Run", names: Sequence[str]) -> str:
-    """The worker that failed first: its log has the cause."""
-    failed = queries.first_failed(run)
-    return failed.name if failed else names[0]
 
 
 def _worker_address(request: HttpRequest, name: str) -> str:

@@ -40,7 +40,8 @@ def run(request: HttpRequest, org: str, ws: str, cluster: str, name: str) -> Htt
     tab = request.GET.get("tab", "workers")
     tab = tab if tab in TABS else "workers"
     context = context_of(access, cluster=cluster, run=found, tab=tab)
-    context |= _head(access, found) | _tab(request, access, found, tab)
+    head = _head(access, found)
+    context |= head | _tab(request, found, tab, head["failed"])
     answer = render(request, "runs/_run.html" if is_partial(request) else "runs/run.html", context)
     return with_charts(answer) if tab == "metrics" else answer
 
@@ -120,13 +121,13 @@ def _sentence(run: "Run", failed: "Worker | None") -> str:
     return run.status_reason if plain == run.state else plain
 
 
-def _tab(request: HttpRequest, access: Access, run: "Run", tab: str) -> dict[str, Any]:
+def _tab(request: HttpRequest, run: "Run", tab: str, failed: "Worker | None") -> dict[str, Any]:
     if tab == "history":
         return {"history": queries.history_of_run(run)}
     if tab == "metrics":
         return {} if is_partial(request) else run_tab(request, run)
     if tab == "logs":
-        return {} if is_partial(request) else run_log(request, run)
+        return {} if is_partial(request) else run_log(request, run, failed)
     after = request.GET.get("after", "")
     start = int(after) if after.isdecimal() and after.isascii() and len(after) < 7 else -1
     found = queries.workers_of(run, start, WORKERS_SHOWN + 1)

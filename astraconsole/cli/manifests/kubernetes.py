@@ -96,9 +96,9 @@ def _job(root: Part, metadata: Part) -> Imported:
         imported.run["spec"]["array"]["parallelism"] = min(max(parallelism, 1), completions)
         imported.meaning |= {"array_size": completions, "max_parallel": parallelism}
     _time_limit(spec, "activeDeadlineSeconds", imported)
-    least = metadata.part("annotations").value.get(_MIN_PARALLELISM)
-    if least is not None:
-        imported.meaning["min_workers"] = metadata.part("annotations").count(_MIN_PARALLELISM, parallelism)
+    annotations = metadata.part("annotations")
+    if annotations.value.get(_MIN_PARALLELISM) is not None:
+        imported.meaning["min_workers"] = annotations.count(_MIN_PARALLELISM, parallelism)
     spec.leave_rest(_JOB_REASONS)
     return imported
 

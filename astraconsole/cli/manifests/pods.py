@@ -95,14 +95,15 @@ def read_pod(template: Part) -> Pod:
     if user := spec.part("securityContext").text("runAsUser"):
         found["user"] = user
     share = _share(container, _models(spec), _shared_memory(spec, container))
-    share = _part_of_a_gpu(share, metadata.part("annotations"))
+    annotations = metadata.part("annotations")
+    share = _part_of_a_gpu(share, annotations)
     container.take("name")
     container.leave_rest(_CONTAINER_REASONS)
     spec.leave_rest(_POD_REASONS)
-    for name in metadata.part("annotations").value:
+    for name in annotations.value:
         if name not in KNOWN_ANNOTATIONS:
-            metadata.part("annotations").leave(name, "annotations are not kept")
-    return Pod(found, share, metadata.part("annotations").value, metadata.part("labels").value)
+            annotations.leave(name, "annotations are not kept")
+    return Pod(found, share, annotations.value, metadata.part("labels").value)
 
 
 def _environment(container: Part) -> dict[str, str]:
